@@ -1,0 +1,35 @@
+"""Every tinygrad internal that the backend uses, imported here and only here.
+
+A tinygrad upgrade has this one module to look at: what is not importable as
+`from tinygrad import ...` is re-exported from here to the rest of the engine.
+"""
+
+import tinygrad.device as device_module  # noqa: F401
+import tinygrad.engine.jit as jit_module  # noqa: F401
+import tinygrad.helpers as helpers_module  # noqa: F401
+import tinygrad.tensor as tensor_module  # noqa: F401
+from tinygrad import Device  # noqa: F401
+from tinygrad import Tensor  # noqa: F401
+from tinygrad.device import Buffer  # noqa: F401
+from tinygrad.device import Compiler  # noqa: F401
+from tinygrad.dtype import AddrSpace  # noqa: F401
+from tinygrad.dtype import dtypes  # noqa: F401
+from tinygrad.engine.realize import compile_linear  # noqa: F401
+from tinygrad.engine.realize import get_call_arg_uops  # noqa: F401
+from tinygrad.engine.realize import run_linear  # noqa: F401
+from tinygrad.helpers import Context  # noqa: F401
+from tinygrad.helpers import disable_gc  # noqa: F401
+from tinygrad.schedule import pm_copy_from_store  # noqa: F401
+from tinygrad.schedule import pm_resolve_linear_call  # noqa: F401
+from tinygrad.schedule import pm_schedule  # noqa: F401
+from tinygrad.schedule.memory import memory_plan_rewrite  # noqa: F401
+from tinygrad.tensor import all_tensors  # noqa: F401
+from tinygrad.tensor import transform_to_call  # noqa: F401
+from tinygrad.uop import GroupOp  # noqa: F401
+from tinygrad.uop import Ops  # noqa: F401
+from tinygrad.uop.ops import KernelInfo  # noqa: F401
+from tinygrad.uop.ops import ParamArg  # noqa: F401
+from tinygrad.uop.ops import UOp  # noqa: F401
+from tinygrad.uop.ops import UOpMetaClass  # noqa: F401
+from tinygrad.uop.ops import buffers  # noqa: F401
+from tinygrad.uop.ops import graph_rewrite  # noqa: F401
