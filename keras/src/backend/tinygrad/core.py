@@ -1,0 +1,615 @@
+"""Tensors, variables, shape inference and control flow on tinygrad."""
+
+import builtins
+import contextlib
+
+import ml_dtypes
+import numpy as np
+from tinygrad import Device
+from tinygrad import Tensor
+from tinygrad import dtypes as tinygrad_dtypes
+
+from keras.src import tree
+from keras.src.backend.common import KerasVariable
+from keras.src.backend.common import dtypes
+from keras.src.backend.common import global_state
+from keras.src.backend.common import standardize_dtype
+from keras.src.backend.common.dtypes import result_type
+from keras.src.backend.common.keras_tensor import KerasTensor
+from keras.src.backend.common.stateless_scope import StatelessScope
+from keras.src.backend.common.stateless_scope import get_stateless_scope
+from keras.src.backend.common.stateless_scope import in_stateless_scope
+from keras.src.backend.common.symbolic_scope import SymbolicScope
+from keras.src.backend.config import floatx
+from keras.src.backend.tinygrad import engine
+from keras.src.backend.tinygrad.engine.gradient import custom_vjp
+from keras.src.backend.tinygrad.engine.indexing import gather_rows
+from keras.src.backend.tinygrad.engine.indexing import scatter_rows
+from keras.src.backend.tinygrad.engine.transfer import from_numpy
+from keras.src.backend.tinygrad.engine.transfer import to_numpy
+
+SUPPORTS_SPARSE_TENSORS = False
+SUPPORTS_RAGGED_TENSORS = False
+SUPPORTS_COMPLEX_DTYPES = True
+# tinygrad's launches, allocator and caches are not safe from two threads.
+# `engine.lock` guards them; this keeps Keras' callbacks on one thread.
+IS_THREAD_SAFE = False
+
+TINYGRAD_DTYPES = {
+    "float16": tinygrad_dtypes.float16,
+    "float32": tinygrad_dtypes.float32,
+    "float64": tinygrad_dtypes.float64,
+    "bfloat16": tinygrad_dtypes.bfloat16,
+    "float8_e4m3fn": tinygrad_dtypes.fp8e4m3,
+    "float8_e5m2": tinygrad_dtypes.fp8e5m2,
+    "uint8": tinygrad_dtypes.uint8,
+    "uint16": tinygrad_dtypes.uint16,
+    "uint32": tinygrad_dtypes.uint32,
+    "uint64": tinygrad_dtypes.uint64,
+    "int8": tinygrad_dtypes.int8,
+    "int16": tinygrad_dtypes.int16,
+    "int32": tinygrad_dtypes.int32,
+    "int64": tinygrad_dtypes.int64,
+    "bool": tinygrad_dtypes.bool,
+}
+
+# `standardize_dtype` looks dtypes up here first, which saves a patch there.
+dtypes.PYTHON_DTYPES_MAP.update({v: k for k, v in TINYGRAD_DTYPES.items()})
+dtypes.PYTHON_DTYPES_MAP.update(
+    {
+        tinygrad_dtypes.weakint: "int32",
+        tinygrad_dtypes.weakfloat: "float32",
+    }
+)
+
+
+def to_tinygrad_dtype(dtype):
+    """Returns the tinygrad `DType` for a Keras dtype.
+
+    Args:
+        dtype: Keras dtype name, or anything `standardize_dtype` takes.
+
+    Raises:
+        ValueError: If tinygrad has no such dtype.
+    """
+    name = standardize_dtype(dtype)
+    if name not in TINYGRAD_DTYPES:
+        raise ValueError(
+            f"Unsupported dtype for the tinygrad backend: '{name}'. Expected "
+            f"one of {sorted(TINYGRAD_DTYPES)}."
+        )
+    return TINYGRAD_DTYPES[name]
+
+
+@contextlib.contextmanager
+def device_scope(device_name):
+    previous_device = global_state.get_global_attribute("tinygrad_device", None)
+    device = _parse_device(device_name)
+    global_state.set_global_attribute("tinygrad_device", device)
+    try:
+        yield device
+    finally:
+        global_state.set_global_attribute("tinygrad_device", previous_device)
+
+
+def get_device():
+    """Returns the tinygrad device of the current scope, canonical."""
+    device = global_state.get_global_attribute("tinygrad_device", None)
+    return Device.DEFAULT if device is None else device
+
+
+def _parse_device(device_name):
+    """Turns `"gpu:1"`, `"cpu"` or a tinygrad name into a tinygrad device."""
+    if not isinstance(device_name, str):
+        raise ValueError(
+            "Invalid value for argument `device_name`. "
+            "Expected a string like 'gpu:0' or 'cpu'. "
+            f"Received: device_name='{device_name}'"
+        )
+    kind, _, index = device_name.partition(":")
+    if kind.lower() == "gpu":
+        # "gpu" is whichever accelerator tinygrad runs on.
+        kind = Device.DEFAULT.partition(":")[0]
+        if kind == "CPU":
+            raise ValueError(
+                f"There is no GPU for device_name='{device_name}': tinygrad's "
+                "default device is the CPU. Set the environment variable "
+                "`DEV` (for example `DEV=CUDA`) before importing Keras to "
+                "choose another."
+            )
+    if index and not index.isdecimal():
+        raise ValueError(
+            "Invalid value for argument `device_name`. Expected "
+            "'device_type:device_index' with a numeric index. "
+            f"Received: device_name='{device_name}'"
+        )
+    return Device.canonicalize(f"{kind.upper()}:{index or 0}")
+
+
+class Variable(KerasVariable):
+    def _initialize(self, value):
+        value = convert_to_tensor(value, dtype=self._dtype)
+        self._value = _own_buffer(value, get_device())
+
+    def _direct_assign(self, value):
+        # A new buffer, not a write into the old one: lazy graphs that read
+        # the old value have not run yet.
+        self._value = _own_buffer(value, self._value.device)
+
+    def _convert_to_tensor(self, value, dtype=None):
+        return convert_to_tensor(value, dtype=dtype)
+
+    @property
+    def value(self):
+        recorder = global_state.get_global_attribute("variable_recorder", None)
+        if recorder is not None:
+            recorder(self)
+        return super().value
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(convert_to_numpy(self.value), dtype)
+
+
+def _own_buffer(value, device):
+    """Returns a realized copy of `value` in a buffer nobody else holds."""
+    if 0 in value.shape:
+        return value
+    return value.to(device).clone(device=device).realize()
+
+
+def convert_to_tensor(x, dtype=None, sparse=None, ragged=None):
+    if sparse:
+        raise ValueError("`sparse=True` is not supported with tinygrad backend")
+    if ragged:
+        raise ValueError("`ragged=True` is not supported with tinygrad backend")
+    if dtype is not None:
+        dtype = standardize_dtype(dtype)
+    if isinstance(x, Variable):
+        x = x.value
+    if is_tensor(x):
+        if x.device is not None and x.device != get_device():
+            x = x.to(get_device())
+        return x.cast(to_tinygrad_dtype(dtype or x.dtype))
+    if isinstance(x, KerasTensor):
+        raise ValueError(
+            "A symbolic `KerasTensor` has no value to convert to a tensor. "
+            "Use Keras layers and `keras.ops` to compute with it. "
+            f"Received: x={x}"
+        )
+    if isinstance(x, (bool, int, float)):
+        if dtype is None:
+            dtype = _python_scalar_dtype(x)
+        return Tensor(x, dtype=to_tinygrad_dtype(dtype))
+    if isinstance(x, (list, tuple)):
+        leaves = tree.flatten(x)
+        if any(is_tensor(e) or isinstance(e, Variable) for e in leaves):
+            return _stack(x, dtype)
+        if dtype is None:
+            dtype = result_type(*[getattr(e, "dtype", type(e)) for e in leaves])
+    array = np.asarray(x)
+    if array.dtype == object or array.dtype.kind in "USmM":
+        raise ValueError(
+            "Cannot convert the value to a tensor of the tinygrad backend: "
+            f"NumPy sees an array of dtype '{array.dtype}'. Expected numbers "
+            f"or booleans in a rectangular shape. Received: x={x}"
+        )
+    if dtype is None:
+        dtype = standardize_dtype(array.dtype)
+    target = to_tinygrad_dtype(dtype)
+    return from_numpy(array.astype(_numpy_dtype(dtype)), get_device()).cast(
+        target
+    )
+
+
+def _python_scalar_dtype(x):
+    if isinstance(x, bool):
+        return "bool"
+    if isinstance(x, int):
+        return "int32" if -(2**31) <= x < 2**31 else "int64"
+    return floatx()
+
+
+def _numpy_dtype(dtype):
+    if dtype == "bfloat16" or dtype.startswith("float8"):
+        return np.dtype(getattr(ml_dtypes, dtype))
+    return np.dtype(dtype)
+
+
+def _stack(values, dtype):
+    """Stacks a nested sequence that holds tensors."""
+    parts = [convert_to_tensor(v, dtype) for v in values]
+    dtype = to_tinygrad_dtype(result_type(*[p.dtype for p in parts]))
+    parts = [p.cast(dtype) for p in parts]
+    return parts[0].stack(*parts[1:]) if len(parts) > 1 else parts[0][None]
+
+
+def convert_to_numpy(x):
+    if isinstance(x, Variable):
+        x = x.value
+    if is_tensor(x):
+        return to_numpy(x)
+    if isinstance(x, (list, tuple)):
+        return np.array([convert_to_numpy(e) for e in x])
+    return np.array(x)
+
+
+def is_tensor(x):
+    return isinstance(x, Tensor)
+
+
+def shape(x):
+    return tuple(x.shape)
+
+
+def cast(x, dtype):
+    return convert_to_tensor(x, dtype=dtype)
+
+
+# What stands in for an unknown dimension while shapes are inferred: a result
+# dimension that differs between the two is unknown too.
+_UNKNOWN_DIMENSIONS = (83, 89)
+
+
+def compute_output_spec(fn, *args, **kwargs):
+    def run(unknown_dimension):
+        def placeholder(x):
+            if not isinstance(x, KerasTensor):
+                return x
+            dims = [unknown_dimension if d is None else d for d in x.shape]
+            # Lazy, but with a buffer and a value should `fn` read it.
+            return Tensor.ones(*dims, dtype=to_tinygrad_dtype(x.dtype)).clone(
+                device=get_device()
+            )
+
+        return fn(
+            *tree.map_structure(placeholder, args),
+            **tree.map_structure(placeholder, kwargs),
+        )
+
+    def spec(x, other):
+        if not is_tensor(x):
+            return x
+        dims = [a if a == b else None for a, b in zip(x.shape, other.shape)]
+        return KerasTensor(dims, standardize_dtype(x.dtype))
+
+    unknown = any(
+        isinstance(x, KerasTensor) and None in x.shape
+        for x in tree.flatten((args, kwargs))
+    )
+    with StatelessScope(), SymbolicScope():
+        outputs = run(_UNKNOWN_DIMENSIONS[0])
+        others = run(_UNKNOWN_DIMENSIONS[1]) if unknown else outputs
+    return tree.map_structure(spec, outputs, others)
+
+
+def cond(pred, true_fn, false_fn):
+    if not in_stateless_scope():
+        return true_fn() if bool(convert_to_tensor(pred)) else false_fn()
+    # The predicate is not known yet: run both and select, results and
+    # variable updates alike.
+    return _select(
+        [convert_to_tensor(pred, "bool")], [true_fn, false_fn], ()
+    )
+
+
+def switch(index, branches, *operands):
+    index = convert_to_tensor(index, "int32").clip(0, len(branches) - 1)
+    if not in_stateless_scope():
+        return branches[int(index)](*operands)
+    tests = [index == i for i in range(len(branches) - 1)]
+    return _select(tests, branches, operands)
+
+
+def _select(tests, branches, operands):
+    """Runs all branches; takes the first whose test holds, else the last."""
+    outer = get_stateless_scope()
+    results = []
+    updates = []
+    touched = {}
+    for branch in branches:
+        with _RecordingScope(outer) as scope:
+            results.append(branch(*operands))
+        updates.append(scope)
+        touched.update(scope.updated)
+
+    def pick(*values):
+        if all(v is None for v in values):
+            return None
+        values = [convert_to_tensor(v) for v in values]
+        dtype = to_tinygrad_dtype(result_type(*[v.dtype for v in values]))
+        chosen = values[-1].cast(dtype)
+        for test, value in zip(reversed(tests), reversed(values[:-1])):
+            chosen = test.where(value.cast(dtype), chosen)
+        return chosen
+
+    for variable in touched.values():
+        values = []
+        for scope in updates:
+            value = scope.get_current_value(variable)
+            values.append(variable._value if value is None else value)
+        outer.add_update((variable, pick(*values)))
+    return tree.map_structure(pick, *results, none_is_leaf=True)
+
+
+class _RecordingScope(StatelessScope):
+    """A branch's scope: starts from the outer one's values, keeps its own."""
+
+    def __init__(self, outer):
+        super().__init__(collect_losses=outer.collect_losses)
+        self.state_mapping.update(outer.state_mapping)
+        self.losses = outer.losses
+        self.updated = {}
+
+    def add_update(self, update):
+        super().add_update(update)
+        self.updated[id(update[0])] = update[0]
+
+
+def vectorized_map(function, elements):
+    leaves = tree.flatten(elements)
+    count = leaves[0].shape[0]
+    results = [
+        function(tree.map_structure(lambda x: convert_to_tensor(x)[i], elements))
+        for i in range(count)
+    ]
+    return _stack_structures(results)
+
+
+def _stack_structures(results):
+    return tree.map_structure(lambda *xs: _stack(xs, None), *results)
+
+
+def map(f, xs):
+    return scan(lambda _, x: ((), f(x)), (), xs)[1]
+
+
+def scan(f, init, xs=None, length=None, reverse=False, unroll=1):
+    if not callable(f):
+        raise TypeError(f"`f` should be a callable. Received: f={f}")
+    if not isinstance(unroll, bool) and (
+        not isinstance(unroll, int) or unroll < 1
+    ):
+        raise ValueError(
+            "`unroll` must be an positive integer or boolean. "
+            f"Received: unroll={unroll}"
+        )
+    if xs is None and length is None:
+        raise ValueError("Got no `xs` to scan over and `length` not provided.")
+    xs = tree.map_structure(convert_to_tensor, xs)
+    carry = tree.map_structure(convert_to_tensor, init)
+    count = int(length if length is not None else tree.flatten(xs)[0].shape[0])
+    steps = range(count)
+    results = []
+    for i in reversed(steps) if reverse else steps:
+        carry, result = f(carry, tree.map_structure(lambda x: x[i], xs))
+        results.append(result)
+    if reverse:
+        results.reverse()
+    return carry, _stack_structures(results)
+
+
+def associative_scan(f, elems, reverse=False, axis=0):
+    if not callable(f):
+        raise TypeError(f"`f` should be a callable. Received: f={f}")
+    leaves = [convert_to_tensor(x) for x in tree.flatten(elems)]
+    counts = [x.shape[axis] for x in leaves]
+    if len(set(counts)) > 1:
+        raise ValueError(
+            "Array inputs to associative_scan must have the same "
+            f"first dimension. (saw: {[tuple(x.shape) for x in leaves]})"
+        )
+    axes = [axis % x.ndim for x in leaves]
+
+    def combine(a, b):
+        packed = [tree.pack_sequence_as(elems, v) for v in (a, b)]
+        return [convert_to_tensor(x) for x in tree.flatten(f(*packed))]
+
+    def cut(values, start, stop):
+        return [
+            v.shrink(
+                tuple(
+                    (start, stop) if d == axis else (0, size)
+                    for d, size in enumerate(v.shape)
+                )
+            )
+            for v, axis in zip(values, axes)
+        ]
+
+    # Hillis and Steele's scan (Data parallel algorithms, 1986): log2(n)
+    # rounds, each combining every element with the one `step` before it.
+    values = [x.flip(d) if reverse else x for x, d in zip(leaves, axes)]
+    count, step = counts[0], 1
+    while step < count:
+        merged = combine(cut(values, 0, count - step), cut(values, step, count))
+        values = [
+            head.cat(tail, dim=d)
+            for head, tail, d in zip(cut(values, 0, step), merged, axes)
+        ]
+        step *= 2
+    values = [x.flip(d) if reverse else x for x, d in zip(values, axes)]
+    return tree.pack_sequence_as(elems, values)
+
+
+def while_loop(cond, body, loop_vars, maximum_iterations=None):
+    is_sequence = isinstance(loop_vars, (tuple, list))
+    values = tuple(loop_vars) if is_sequence else (loop_vars,)
+    values = tree.map_structure(convert_to_tensor, values)
+    iteration = 0
+    while maximum_iterations is None or iteration < maximum_iterations:
+        if not bool(convert_to_tensor(cond(*values))):
+            break
+        values = body(*values)
+        if not isinstance(values, (list, tuple)):
+            values = (values,)
+        values = tree.map_structure(convert_to_tensor, tuple(values))
+        engine.realize(*tree.flatten(values))
+        iteration += 1
+    return values if is_sequence else values[0]
+
+
+def fori_loop(lower, upper, body_fun, init_val):
+    value = init_val
+    for i in range(int(lower), int(upper)):
+        value = body_fun(i, value)
+    return value
+
+
+def scatter(indices, values, shape):
+    indices = convert_to_tensor(indices)
+    values = convert_to_tensor(values)
+    zeros = Tensor.zeros(*shape, dtype=values.dtype, device=values.device)
+    return scatter_update(zeros, indices, values, reduction="add")
+
+
+def scatter_update(inputs, indices, updates, reduction=None):
+    if reduction not in (None, "add", "max", "min", "mul"):
+        raise ValueError(f"Unsupported reduction: {reduction}")
+    inputs = convert_to_tensor(inputs)
+    indices = convert_to_tensor(indices)
+    updates = convert_to_tensor(updates, dtype=inputs.dtype)
+    depth = indices.shape[-1]
+    indexed, rest = inputs.shape[:depth], inputs.shape[depth:]
+    rows = inputs.reshape(_prod(indexed), *rest)
+    row = _ravel_index(indices, indexed).reshape(-1)
+    updates = updates.reshape(row.shape[0], *rest)
+    result = scatter_rows(rows, row, updates, reduction or "update")
+    return result.reshape(inputs.shape)
+
+
+def _prod(dims):
+    return int(np.prod(dims, dtype=np.int64))
+
+
+def _ravel_index(indices, dims):
+    """Turns `(..., len(dims))` indices into row numbers; negatives wrap."""
+    flat = None
+    for d, size in enumerate(dims):
+        index = indices[..., d]
+        index = (index < 0).where(index + size, index)
+        flat = index if flat is None else flat * size + index
+    return flat
+
+
+def slice(inputs, start_indices, shape):
+    inputs = convert_to_tensor(inputs)
+    sizes = [int(s) for s in shape]
+    starts = _static_starts(start_indices)
+    if starts is not None:
+        bounds = [(a, a + n) for a, n in zip(starts, sizes)]
+        return inputs.shrink(tuple(bounds))
+    starts = _clamped_starts(start_indices, inputs.shape, sizes)
+    for axis, (start, size) in enumerate(zip(starts, sizes)):
+        index = start + Tensor.arange(size, dtype=start.dtype)
+        inputs = gather_rows(inputs.transpose(0, axis), index)
+        inputs = inputs.transpose(0, axis)
+    return inputs
+
+
+def slice_update(inputs, start_indices, updates):
+    inputs = convert_to_tensor(inputs)
+    updates = convert_to_tensor(updates, dtype=inputs.dtype)
+    starts = _static_starts(start_indices)
+    if starts is not None:
+        padding = tuple(
+            (a, total - a - n)
+            for a, n, total in zip(starts, updates.shape, inputs.shape)
+        )
+        inside = updates.const_like(1).cast(tinygrad_dtypes.bool).pad(padding)
+        return inside.where(updates.pad(padding), inputs)
+    starts = _clamped_starts(start_indices, inputs.shape, updates.shape)
+    rows = None
+    for start, size, total in zip(starts, updates.shape, inputs.shape):
+        index = start + Tensor.arange(size, dtype=start.dtype)
+        rows = index if rows is None else rows[..., None] * total + index
+    result = scatter_rows(
+        inputs.reshape(-1), rows.reshape(-1), updates.reshape(-1), "update"
+    )
+    return result.reshape(inputs.shape)
+
+
+def _static_starts(start_indices):
+    """Returns the start indices as ints, or `None` where one is a tensor."""
+    if is_tensor(start_indices) or isinstance(start_indices, Variable):
+        return None
+    if any(is_tensor(s) or isinstance(s, Variable) for s in start_indices):
+        return None
+    return [int(s) for s in start_indices]
+
+
+def _clamped_starts(start_indices, dims, sizes):
+    """Returns one scalar start for each axis, so that slices lie inside."""
+    starts = convert_to_tensor(start_indices, "int32")
+    return [
+        starts[axis].clip(0, total - size)
+        for axis, (total, size) in enumerate(zip(dims, sizes))
+    ]
+
+
+def stop_gradient(variable):
+    return convert_to_tensor(variable).detach()
+
+
+def unstack(x, num=None, axis=0):
+    x = convert_to_tensor(x)
+    axis = axis % x.ndim
+    if num is not None and num != x.shape[axis]:
+        raise ValueError(
+            f"`num` must be the size of axis {axis}, which is "
+            f"{x.shape[axis]}. Received: num={num}"
+        )
+    before = (builtins.slice(None),) * axis
+    return [x[(*before, i)] for i in range(x.shape[axis])]
+
+
+def random_seed_dtype():
+    return "uint32"
+
+
+def remat(f):
+    """Recomputes `f` in the backward pass instead of keeping its values."""
+
+    def rematerialized(*args, **kwargs):
+        return f(*args, **kwargs)
+
+    return rematerialized
+
+
+class custom_gradient:
+    """Decorator for a function that returns its result and its gradient.
+
+    Args:
+        fun: Function that returns `(outputs, grad_fn)`; `grad_fn(*args,
+            upstream=...)` gives the gradient for each argument.
+    """
+
+    def __init__(self, fun):
+        self.fun = fun
+
+    def __call__(self, *args, **kwargs):
+        tensors = [
+            convert_to_tensor(a) if _is_array(a) else a for a in args
+        ]
+        outputs, grad_fn = self.fun(*tensors, **kwargs)
+        flat = [convert_to_tensor(x) for x in tree.flatten(outputs)]
+        inputs = [
+            t
+            for t in tensors
+            if is_tensor(t) and t.is_floating_point()
+        ]
+
+        def vjp(cotangents):
+            upstream = tree.pack_sequence_as(outputs, cotangents)
+            grads = grad_fn(*tensors, upstream=upstream)
+            if not isinstance(grads, (list, tuple)):
+                grads = (grads,)
+            return [
+                g if g is None else convert_to_tensor(g)
+                for g, t in zip(grads, tensors)
+                if is_tensor(t) and t.is_floating_point()
+            ]
+
+        return tree.pack_sequence_as(outputs, custom_vjp(flat, inputs, vjp))
+
+
+def _is_array(x):
+    return is_tensor(x) or isinstance(x, (Variable, np.ndarray))

@@ -1,0 +1,76 @@
+"""Host memory to device tensors and back, one copy each way."""
+
+import ml_dtypes
+import numpy as np
+from tinygrad import Tensor
+from tinygrad import dtypes
+
+from keras.src.backend.tinygrad.engine.internals import UOp
+
+# Where a numpy dtype and a tinygrad dtype hold the same bits.
+NUMPY_DTYPES = {
+    dtypes.bool: np.dtype(np.bool_),
+    dtypes.uint8: np.dtype(np.uint8),
+    dtypes.uint16: np.dtype(np.uint16),
+    dtypes.uint32: np.dtype(np.uint32),
+    dtypes.uint64: np.dtype(np.uint64),
+    dtypes.int8: np.dtype(np.int8),
+    dtypes.int16: np.dtype(np.int16),
+    dtypes.int32: np.dtype(np.int32),
+    dtypes.int64: np.dtype(np.int64),
+    dtypes.float16: np.dtype(np.float16),
+    dtypes.float32: np.dtype(np.float32),
+    dtypes.float64: np.dtype(np.float64),
+    dtypes.bfloat16: np.dtype(ml_dtypes.bfloat16),
+    dtypes.fp8e4m3: np.dtype(ml_dtypes.float8_e4m3fn),
+    dtypes.fp8e5m2: np.dtype(ml_dtypes.float8_e5m2),
+}
+TINYGRAD_DTYPES = {v: k for k, v in NUMPY_DTYPES.items()}
+
+
+def from_numpy(array, device):
+    """Copies a host array into a new device buffer.
+
+    Args:
+        array: `numpy.ndarray` of any shape; its dtype is one of
+            `TINYGRAD_DTYPES`.
+        device: Canonical tinygrad device name.
+
+    Returns:
+        A realized `Tensor` of the array's shape and dtype. Later writes to
+        `array` do not reach it.
+
+    Raises:
+        TypeError: If tinygrad has no dtype for the array's.
+    """
+    dtype = TINYGRAD_DTYPES.get(array.dtype)
+    if dtype is None:
+        raise TypeError(
+            "tinygrad has no dtype for NumPy arrays of dtype "
+            f"'{array.dtype}'. Expected one of "
+            f"{sorted(str(d) for d in TINYGRAD_DTYPES)}; cast the array first."
+        )
+    if array.size == 0:
+        return Tensor.zeros(*array.shape, dtype=dtype, device=device)
+    uop = UOp.new_buffer(device, array.size, dtype)
+    buffer = uop.buffer.allocate()
+    source = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    buffer.allocator._copyin(buffer._buf, memoryview(source))
+    return Tensor(uop.reshape(array.shape))
+
+
+def to_numpy(tensor):
+    """Reads a tensor's values.
+
+    Args:
+        tensor: `Tensor` of any shape, dtype and device; it is realized.
+
+    Returns:
+        A new writable `numpy.ndarray`; bfloat16 and float8 come back as
+        `ml_dtypes` arrays.
+    """
+    dtype = NUMPY_DTYPES[tensor.dtype]
+    if 0 in tensor.shape:
+        return np.empty(tensor.shape, dtype)
+    data = tensor._buffer().as_memoryview()
+    return np.frombuffer(data, dtype).reshape(tensor.shape).copy()
