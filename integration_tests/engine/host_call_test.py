@@ -1,0 +1,245 @@
+"""Host calls: values of every dtype and shape, gradients, errors, reuse."""
+
+import functools
+import gc
+
+import numpy as np
+import pytest
+from tinygrad import Tensor
+from tinygrad import TinyJit
+
+from keras.src.backend.tinygrad.engine import host_call as module
+from keras.src.backend.tinygrad.engine.host_call import host_call
+from keras.src.backend.tinygrad.engine.transfer import TINYGRAD_DTYPES
+from keras.src.backend.tinygrad.engine.transfer import from_numpy
+from keras.src.backend.tinygrad.engine.transfer import to_numpy
+
+RNG = np.random.default_rng(0)
+
+
+def read(tensor):
+    value = to_numpy(tensor)
+    module.raise_pending()
+    return value
+
+
+def rows(array):
+    return from_numpy(np.asarray(array), "CPU")
+
+
+@pytest.mark.parametrize("dtype", TINYGRAD_DTYPES, ids=str)
+def test_every_dtype_goes_in_and_comes_out(dtype):
+    x = (RNG.normal(size=(3, 5)) * 3).astype(dtype)
+    (y,) = host_call(lambda a: a[::-1], [rows(x)], [((3, 5), dtype.name)])
+    y = read(y)
+    assert y.dtype == dtype
+    np.testing.assert_array_equal(
+        y.view(np.uint8), np.ascontiguousarray(x[::-1]).view(np.uint8)
+    )
+
+
+def test_values_are_cast_to_the_declared_dtype():
+    x = RNG.normal(size=(2, 3)).astype("float32")
+    (y,) = host_call(np.float64, [rows(x)], [((2, 3), "float16")])
+    np.testing.assert_array_equal(read(y), x.astype("float16"))
+
+
+def test_strided_and_computed_inputs_arrive_in_order():
+    x = RNG.normal(size=(4, 6)).astype("float32")
+    t = (rows(x) * 2).transpose()[1:5]
+    (y,) = host_call(np.copy, [t], [((4, 4), "float32")])
+    np.testing.assert_array_equal(read(y), (x * 2).T[1:5])
+
+
+def test_inputs_are_read_only():
+    def overwrite(a):
+        a[0] = 1
+        return a
+
+    (y,) = host_call(overwrite, [rows(np.zeros(3))], [((3,), "float64")])
+    with pytest.raises(ValueError, match="read-only"):
+        read(y)
+
+
+def test_scalars_and_constants():
+    (y,) = host_call(
+        lambda a, b: a + b,
+        [rows(np.float32(2.0)), Tensor.full((), 3.0, dtype="float32")],
+        [((), "float32")],
+    )
+    assert y.shape == ()
+    assert read(y) == 5.0
+
+
+def test_empty_inputs_and_outputs():
+    x = rows(np.zeros((0, 3), "float32"))
+    total, none, also_none = host_call(
+        lambda a: (a.sum(axis=0), a, a[:, :2]),
+        [x],
+        [((3,), "float32"), ((0, 3), "float32"), ((0, 2), "int8")],
+    )
+    np.testing.assert_array_equal(read(total), np.zeros(3, "float32"))
+    assert none.shape == (0, 3)
+    assert read(also_none).shape == (0, 2)
+    (y,) = host_call(lambda a: a, [x], [((0, 3), "float32")])
+    assert read(y).shape == (0, 3)
+
+
+def test_many_inputs_and_outputs():
+    xs = [RNG.normal(size=(i + 1,)).astype("float32") for i in range(20)]
+    ys = host_call(
+        lambda *arrays: tuple(a * 2 for a in arrays),
+        [rows(x) for x in xs],
+        [(x.shape, "float32") for x in xs],
+    )
+    for x, y in zip(xs, ys):
+        np.testing.assert_array_equal(read(y), x * 2)
+
+
+def test_too_many_buffers_are_refused():
+    x = rows(np.zeros(2))
+    with pytest.raises(ValueError, match="at most 62"):
+        host_call(lambda *a: a[0], [x] * 80, [((2,), "float64")], name="op")
+
+
+def test_results_stay_on_the_inputs_device():
+    x = RNG.normal(size=(6,)).astype("float32")
+    t = rows(x).to("PYTHON")
+    (y,) = host_call(np.sort, [t], [((6,), "float32")])
+    assert y.device == "PYTHON"
+    np.testing.assert_array_equal(read(y), np.sort(x))
+
+
+def eigh(t, record=None):
+    n = t.shape[-1]
+
+    def gradient(inputs, outputs, output_grads):
+        if record is not None:
+            record.append(len(output_grads))
+        w, v = outputs
+        gw, gv = output_grads
+        gap = w.reshape(1, n) - w.reshape(n, 1)
+        f = gap.eq(0).where(0, 1 / gap.eq(0).where(1, gap))
+        vt = v.transpose()
+        inner = gw.reshape(n, 1) * Tensor.eye(n) + f * (vt @ gv)
+        g = v @ inner @ vt
+        return [(g + g.transpose()) / 2]
+
+    return host_call(
+        np.linalg.eigh,
+        [t],
+        [((n,), "float64"), ((n, n), "float64")],
+        gradient=gradient,
+        name="eigh",
+    )
+
+
+@pytest.mark.parametrize("use", ["values", "vectors", "both"])
+def test_gradient_gets_each_outputs_cotangent(use):
+    def loss(w, v):
+        terms = {"values": (w**3).sum(), "vectors": (v**3).sum()}
+        if use == "both":
+            return terms["values"] + terms["vectors"]
+        return terms[use]
+
+    a = RNG.normal(size=(4, 4))
+    s = a + a.T
+    record = []
+    t = rows(s)
+    got = read(loss(*eigh(t, record)).gradient(t)[0])
+    want = np.zeros_like(s)
+    step = 1e-6
+    for i in range(4):
+        for j in range(4):
+            e = np.zeros_like(s)
+            e[i, j] += step / 2
+            e[j, i] += step / 2
+            high, low = np.linalg.eigh(s + e), np.linalg.eigh(s - e)
+            want[i, j] = (loss(*high) - loss(*low)) / (2 * step)
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+    assert record == [2]
+
+
+def test_gradient_of_inputs_without_one():
+    def scale(a, b, index):
+        return a * b
+
+    def gradient(inputs, outputs, output_grads):
+        return [output_grads[0] * inputs[1], None, None]
+
+    a, b = rows(np.array([1.0, 2.0])), rows(np.array([3.0, 4.0]))
+    index = rows(np.array([0, 1]))
+    (y,) = host_call(
+        scale, [a, b, index], [((2,), "float64")], gradient=gradient
+    )
+    np.testing.assert_array_equal(read(y.sum().gradient(a)[0]), [3.0, 4.0])
+
+
+def test_missing_gradient_names_the_operation():
+    x = rows(np.array([3.0, 1.0]))
+    (y,) = host_call(np.sort, [x], [((2,), "float64")], name="my_sort")
+    with pytest.raises(NotImplementedError, match="my_sort"):
+        y.sum().gradient(x)
+
+
+def test_exceptions_reach_the_reader_and_leave_nothing_behind():
+    def solve(a):
+        return np.linalg.inv(a)
+
+    singular = rows(np.zeros((2, 2)))
+    (y,) = host_call(solve, [singular], [((2, 2), "float64")])
+    with pytest.raises(np.linalg.LinAlgError, match="Singular"):
+        read(y)
+    module.raise_pending()
+    (y,) = host_call(solve, [rows(np.eye(2))], [((2, 2), "float64")])
+    np.testing.assert_array_equal(read(y), np.eye(2))
+
+
+def test_undeclared_shape_is_an_error():
+    (y,) = host_call(np.sum, [rows(np.zeros(3))], [((3,), "float64")])
+    with pytest.raises(ValueError, match="another shape"):
+        read(y)
+
+
+def test_captured_by_a_jit():
+    @TinyJit
+    def step(x):
+        (y,) = host_call(np.sort, [x * 2], [((8,), "float32")])
+        return (y + 1).realize()
+
+    for _ in range(4):
+        x = RNG.normal(size=(8,)).astype("float32")
+        np.testing.assert_array_equal(read(step(rows(x))), np.sort(x * 2) + 1)
+
+
+def test_equal_functions_share_an_entry():
+    def scaled(factor):
+        return lambda a: a * factor
+
+    x = rows(np.ones(3))
+    before = len(module._entries)
+    for _ in range(5):
+        (y,) = host_call(scaled(2), [x], [((3,), "float64")])
+        assert read(y)[0] == 2
+        (y,) = host_call(
+            functools.partial(np.sum, axis=0), [x], [((), "float64")]
+        )
+        assert read(y) == 3
+    assert len(module._entries) == before + 2
+    for factor, dtype in ((True, "bool"), (1, "int64"), (1.0, "float64")):
+        (y,) = host_call(
+            lambda a, c=factor: np.asarray(c).dtype.kind == "f",
+            [x],
+            [((), "bool")],
+        )
+        assert read(y) == (dtype == "float64")
+
+
+def test_entries_do_not_accumulate():
+    x = rows(np.ones(3))
+    for i in range(2 * module.MAX_HANDLES):
+        (y,) = host_call(lambda a, shift=i: a + shift, [x], [((3,), "float64")])
+    assert read(y)[0] == i + 1
+    del y
+    gc.collect()
+    assert len(module._entries) <= module.MAX_HANDLES + 1
