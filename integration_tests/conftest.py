@@ -1,0 +1,17 @@
+"""Settings for this repository's own tests."""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+# Before any test imports Keras: the tree of this repository, on its backend,
+# with no settings file of the person who runs the tests.
+sys.path.insert(0, str(REPOSITORY))
+os.environ["KERAS_BACKEND"] = "tinygrad"
+os.environ["KERAS_HOME"] = tempfile.mkdtemp(prefix="keras-home-")
+
+# Programs and settings rather than tests.
+collect_ignore = ["benchmarks", "demo", "upstream"]
