@@ -130,6 +130,7 @@ class Variable(KerasVariable):
     def _initialize(self, value):
         value = convert_to_tensor(value, dtype=self._dtype)
         self._value = _own_buffer(value, get_device())
+        engine.track_state(self)
 
     def _direct_assign(self, value):
         # A new buffer, not a write into the old one: lazy graphs that read
@@ -138,13 +139,6 @@ class Variable(KerasVariable):
 
     def _convert_to_tensor(self, value, dtype=None):
         return convert_to_tensor(value, dtype=dtype)
-
-    @property
-    def value(self):
-        recorder = global_state.get_global_attribute("variable_recorder", None)
-        if recorder is not None:
-            recorder(self)
-        return super().value
 
     def __array__(self, dtype=None, copy=None):
         return np.asarray(convert_to_numpy(self.value), dtype)
@@ -155,6 +149,35 @@ def _own_buffer(value, device):
     if 0 in value.shape:
         return value
     return value.to(device).clone(device=device).realize()
+
+
+class UpdateScope(StatelessScope):
+    """A stateless scope that lists the variables updated in it.
+
+    Args:
+        collect_losses: Whether layers' losses are kept in the scope.
+        outer: Scope whose values and losses this one starts from, if any.
+    """
+
+    def __init__(self, collect_losses, outer=None):
+        super().__init__(collect_losses=collect_losses)
+        self.updated = {}
+        if outer is not None:
+            self.state_mapping.update(outer.state_mapping)
+            self.losses = outer.losses
+
+    def add_update(self, update):
+        super().add_update(update)
+        self.updated[id(update[0])] = update[0]
+
+    def updates(self):
+        """Returns the pairs `(variable, new value)`."""
+        return [(v, self.get_current_value(v)) for v in self.updated.values()]
+
+
+def uninitialized_variables():
+    """Returns variables made in a stateless scope, not initialized yet."""
+    return global_state.get_global_attribute("uninitialized_variables", [])
 
 
 def convert_to_tensor(x, dtype=None, sparse=None, ragged=None):
@@ -307,7 +330,7 @@ def _select(tests, branches, operands):
     updates = []
     touched = {}
     for branch in branches:
-        with _RecordingScope(outer) as scope:
+        with UpdateScope(outer.collect_losses, outer) as scope:
             results.append(branch(*operands))
         updates.append(scope)
         touched.update(scope.updated)
@@ -326,23 +349,9 @@ def _select(tests, branches, operands):
         values = []
         for scope in updates:
             value = scope.get_current_value(variable)
-            values.append(variable._value if value is None else value)
+            values.append(variable.value if value is None else value)
         outer.add_update((variable, pick(*values)))
     return tree.map_structure(pick, *results, none_is_leaf=True)
-
-
-class _RecordingScope(StatelessScope):
-    """A branch's scope: starts from the outer one's values, keeps its own."""
-
-    def __init__(self, outer):
-        super().__init__(collect_losses=outer.collect_losses)
-        self.state_mapping.update(outer.state_mapping)
-        self.losses = outer.losses
-        self.updated = {}
-
-    def add_update(self, update):
-        super().add_update(update)
-        self.updated[id(update[0])] = update[0]
 
 
 def vectorized_map(function, elements):

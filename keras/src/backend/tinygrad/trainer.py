@@ -13,10 +13,10 @@ from keras.src import callbacks as callbacks_module
 from keras.src import optimizers as optimizers_module
 from keras.src import tree
 from keras.src.backend import config
-from keras.src.backend.common import global_state
-from keras.src.backend.common.stateless_scope import StatelessScope
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.tinygrad import engine
+from keras.src.backend.tinygrad.core import UpdateScope
+from keras.src.backend.tinygrad.core import uninitialized_variables
 from keras.src.backend.tinygrad.engine.gradient import gradients
 from keras.src.trainers import trainer as base_trainer
 from keras.src.trainers.data_adapters import array_slicing
@@ -396,59 +396,14 @@ class _Step:
         """Runs the step without effects.
 
         Returns:
-            Tuple `(outputs, updates, reads)`: what the step returns, a list
-            of `(variable, new_value)`, and the variables it reads.
+            Pair of what the step returns and a list of
+            `(variable, new_value)`.
         """
-        uninitialized = []
-        while True:
-            with _StepScope() as scope:
+        with UpdateScope(collect_losses=True) as scope:
+            outputs = self.step(data)
+            created = uninitialized_variables()
+        if created:
+            # The step made variables, which have their buffers only now.
+            with UpdateScope(collect_losses=True) as scope:
                 outputs = self.step(data)
-            uninitialized, before = scope.uninitialized, uninitialized
-            if not uninitialized or before:
-                return outputs, scope.updates(), scope.reads()
-            # Those variables exist now: trace again, with their buffers.
-
-
-class _StepScope(StatelessScope):
-    """A stateless scope that knows the variables it is asked about."""
-
-    def __init__(self):
-        super().__init__(collect_losses=True)
-        self._read = {}
-        self._updated = {}
-        self.uninitialized = []
-
-    def __enter__(self):
-        self._outer_recorder = global_state.get_global_attribute(
-            "variable_recorder"
-        )
-        global_state.set_global_attribute("variable_recorder", self._record)
-        return super().__enter__()
-
-    def __exit__(self, *args):
-        global_state.set_global_attribute(
-            "variable_recorder", self._outer_recorder
-        )
-        for variable in self._read.values():
-            # `loss.backward()` in a custom step leaves gradients that hold
-            # the step's graph.
-            if variable._value is not None:
-                variable._value.grad = None
-        super().__exit__(*args)
-
-    def _record(self, variable):
-        self._read[id(variable)] = variable
-        if variable._value is None:
-            self.uninitialized.append(variable)
-
-    def add_update(self, update):
-        super().add_update(update)
-        self._updated[id(update[0])] = update[0]
-
-    def updates(self):
-        return [
-            (v, self.get_current_value(v)) for v in self._updated.values()
-        ]
-
-    def reads(self):
-        return list(self._read.values())
+        return outputs, scope.updates()
