@@ -1,0 +1,7 @@
+#!/bin/sh
+# Checks the style of this project's own files. Needs ruff (requirements.txt).
+set -e
+cd "$(dirname "$0")/.."
+python="${PYTHON:-$(command -v python || command -v python3)}"
+"$python" -m ruff check .
+"$python" -m ruff format --check .

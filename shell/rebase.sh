@@ -1,0 +1,8 @@
+#!/bin/sh
+# Replays the patch series onto another Keras release:
+#   shell/rebase.sh VERSION | --keras-git DIR TAG  [--check]
+#   shell/rebase.sh --continue | --abort
+set -e
+cd "$(dirname "$0")/.."
+exec "${PYTHON:-$(command -v python || command -v python3)}" \
+    -m keras_tinygrad_patches rebase "$@"
