@@ -5,6 +5,7 @@ installed.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -88,15 +89,32 @@ def install(python, *arguments):
     call([python, "-m", "pip", "install", "--quiet", *arguments])
 
 
-def wheel_requirement(wheel, extras=()):
-    """Returns the requirement for a wheel, with what the machine lacks.
+def install_for_development(python, *requirement_files):
+    """Installs what this repository needs to be worked on.
 
     Args:
-        wheel: Path of the wheel.
-        extras: Names of extras to add.
+        python: Interpreter of the environment to install into.
+        *requirement_files: Requirement files to install besides.
     """
-    extras = [*extras, *([] if shutil.which("clang") else ["cpu"])]
-    return f"{wheel}[{','.join(extras)}]" if extras else str(wheel)
+    # Too new a module to import before the version of Python is checked.
+    import tomllib
+
+    files = [REPOSITORY / "requirements.txt", *requirement_files]
+    arguments = [part for file in files for part in ("-r", file)]
+    if lacks_compiler():
+        project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+        arguments += project["project"]["optional-dependencies"]["cpu"]
+    install(python, *arguments)
+
+
+def lacks_compiler():
+    """Whether the machine has no compiler for kernels on the CPU."""
+    return shutil.which("clang") is None
+
+
+def wheel_requirement(wheel):
+    """Returns the requirement for a wheel, with what the machine lacks."""
+    return f"{wheel}[cpu]" if lacks_compiler() else str(wheel)
 
 
 def call(command, **options):
@@ -123,6 +141,8 @@ def inside(python):
         [str(Path(python).parent), environ.get("PATH", "")]
     )
     environ["VIRTUAL_ENV"] = str(Path(python).parents[1])
+    # Names the interpreter that makes environments, for the shell scripts.
+    environ.pop("PYTHON", None)
     return environ
 
 
@@ -148,18 +168,24 @@ def vendor(python):
     )
 
 
-def build_wheel(python, destination, *options):
-    """Builds the wheel of this repository.
+def build_wheel(python, *options):
+    """Builds a wheel of this repository.
 
     Args:
         python: Interpreter to build with.
-        destination: Folder to put the wheel in.
         *options: Options of `pip_build.py`.
 
     Returns:
         The path of the wheel.
     """
-    raise NotImplementedError
+    built = call(
+        [python, "pip_build.py", *options],
+        cwd=REPOSITORY,
+        env=inside(python),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return Path(re.search("^Built (.+)$", built.stdout, re.MULTILINE).group(1))
 
 
 def cache_folder():

@@ -35,9 +35,7 @@ def skip_if_backend(given_backend, reason):
         given_backend: Name of the backend on which the test cannot run.
         reason: What is missing there.
     """
-    return pytest.mark.skipif(
-        current_backend() == given_backend, reason=reason
-    )
+    return pytest.mark.skipif(current_backend() == given_backend, reason=reason)
 
 
 def pytest_configure(config):

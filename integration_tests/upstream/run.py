@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,9 +11,6 @@ from integration_tests import environments
 
 HERE = Path(__file__).resolve().parent
 SCRATCH_TREE = environments.REPOSITORY / "build" / "upstream" / "tree"
-
-# A test that hangs should not take the run with it.
-SECONDS_PER_TEST = 1200
 
 
 def parse(arguments):
@@ -45,40 +41,27 @@ def names_tests(argument, tree):
     return not argument.startswith("-") and (tree / path).exists()
 
 
-def add_missing_tests(tree, checkout, tag):
-    """Copies the test files of an upstream checkout that the tree lacks.
+def tree_for(python, options):
+    """Returns the folder that holds the tree to test, and makes it if need be.
 
     Args:
-        tree: The tree to copy into.
-        checkout: A git checkout of upstream.
-        tag: The tag of the release that the tree holds.
-
-    Returns:
-        The paths that were added, relative to the tree.
+        python: Interpreter to make it with.
+        options: What `parse` returned.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        archive = subprocess.run(
-            ["git", "-C", checkout, "archive", tag, "keras"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        if archive.returncode:
-            raise SystemExit(
-                f"{checkout} has no tag {tag} with a folder `keras`: "
-                + archive.stderr.decode().strip()
-            )
-        subprocess.run(
-            ["tar", "-x", "-C", folder], input=archive.stdout, check=True
-        )
-        added = []
-        for source in sorted(Path(folder).rglob("*_test.py")):
-            relative = source.relative_to(folder)
-            target = tree / relative
-            if not target.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source, target)
-                added.append(relative)
-    return added
+    if not options.with_test_patches and options.keras_git is None:
+        environments.vendor(python)
+        return environments.REPOSITORY
+    command = [python, "-m", "keras_tinygrad_patches", "materialise"]
+    if options.with_test_patches:
+        command.append("--with-test-patches")
+    if options.keras_git is not None:
+        command += ["--keras-git", options.keras_git.resolve()]
+    environments.call(
+        [*command, SCRATCH_TREE],
+        cwd=environments.REPOSITORY,
+        env=environments.inside(python),
+    )
+    return SCRATCH_TREE
 
 
 def test_command(python, tree, expected_failures, arguments):
@@ -134,13 +117,8 @@ def run_tests(python, tree, expected_failures, arguments):
 def main(arguments=None):
     options, pytest_arguments = parse(arguments)
     python = environments.development()
-    environments.install(
-        python,
-        *("-r", environments.REPOSITORY / "requirements.txt"),
-        *("-r", HERE / "requirements.txt"),
-    )
-    environments.vendor(python)
-    tree = environments.REPOSITORY
+    environments.install_for_development(python, HERE / "requirements.txt")
+    tree = tree_for(python, options)
     name = "expected_failures.txt"
     if options.with_test_patches:
         name = "expected_failures_with_test_patches.txt"
