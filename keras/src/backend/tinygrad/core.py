@@ -588,36 +588,45 @@ class custom_gradient:
 
     Args:
         fun: Function that returns `(outputs, grad_fn)`; `grad_fn(*args,
-            upstream=...)` gives the gradient for each argument.
+            upstream=...)` gives the gradient for each argument, `None` where
+            there is none.
     """
 
     def __init__(self, fun):
         self.fun = fun
 
     def __call__(self, *args, **kwargs):
-        tensors = [
-            convert_to_tensor(a) if _is_array(a) else a for a in args
-        ]
-        outputs, grad_fn = self.fun(*tensors, **kwargs)
-        flat = [convert_to_tensor(x) for x in tree.flatten(outputs)]
+        args = [convert_to_tensor(a) if _is_array(a) else a for a in args]
+        outputs, grad_fn = self.fun(*args, **kwargs)
+        results = [convert_to_tensor(x) for x in tree.flatten(outputs)]
+        floating = [i for i, x in enumerate(results) if x.is_floating_point()]
         inputs = [
-            t
-            for t in tensors
-            if is_tensor(t) and t.is_floating_point()
+            i
+            for i, a in enumerate(args)
+            if is_tensor(a) and a.is_floating_point()
         ]
 
         def vjp(cotangents):
-            upstream = tree.pack_sequence_as(outputs, cotangents)
-            grads = grad_fn(*tensors, upstream=upstream)
+            upstream = [x.const_like(0) for x in results]
+            for i, cotangent in zip(floating, cotangents):
+                if cotangent is not None:
+                    upstream[i] = cotangent
+            grads = grad_fn(
+                *args, upstream=tree.pack_sequence_as(outputs, upstream)
+            )
             if not isinstance(grads, (list, tuple)):
                 grads = (grads,)
             return [
-                g if g is None else convert_to_tensor(g)
-                for g, t in zip(grads, tensors)
-                if is_tensor(t) and t.is_floating_point()
+                None if grads[i] is None else convert_to_tensor(grads[i])
+                for i in inputs
             ]
 
-        return tree.pack_sequence_as(outputs, custom_vjp(flat, inputs, vjp))
+        declared = custom_vjp(
+            [results[i] for i in floating], [args[i] for i in inputs], vjp
+        )
+        for i, result in zip(floating, declared):
+            results[i] = result
+        return tree.pack_sequence_as(outputs, results)
 
 
 def _is_array(x):

@@ -1,5 +1,7 @@
 """Gradients of lazy graphs: taken, and declared by their products."""
 
+import math
+
 from tinygrad import Tensor
 
 from keras.src.backend.tinygrad.engine.internals import UOp
@@ -41,46 +43,53 @@ def custom_vjp(outputs, inputs, vjp):
         outputs: List of floating `Tensor`s, of any shapes.
         inputs: List of `Tensor`s, of any shapes; gradients flow to these
             alone, not along the graph that leads from them to `outputs`.
-        vjp: Function of a list with one cotangent for each output (`Tensor`
-            of its shape and dtype, zeros where none arrives). It returns a
-            list with one `Tensor` of the input's shape, or `None`, for each
-            input.
+        vjp: Function of a list with one cotangent for each output: a `Tensor`
+            of its shape and dtype, or `None` where none arrives (an only
+            output always gets one). It returns a list with one `Tensor` of
+            the input's shape, or `None`, for each input.
 
     Returns:
         List of `Tensor`s with the values of `outputs`.
     """
+    sources = [t.uop for t in (*outputs, *inputs)]
+
+    def gradient(*cotangents, call=None):
+        # tinygrad passes the call by name or last, as the cotangents are
+        # several or one.
+        if call is None:
+            *cotangents, call = cotangents
+        arrived = [None] * len(outputs)
+        for cotangent in cotangents:
+            index = len(cotangent.shape) - 1
+            shape = outputs[index].shape
+            arrived[index] = Tensor(cotangent).reshape(shape)
+        # Where another graph took the place of an argument, it takes its
+        # place in the products too.
+        moved = {
+            old: new
+            for old, new in zip(sources, call.src[1:])
+            if old is not new
+        }
+        return (None,) * len(outputs) + tuple(
+            None if g is None else _moved(g.cast(t.dtype).uop, moved)
+            for g, t in zip(vjp(arrived), inputs)
+        )
+
+    # The body passes the outputs through; the inputs are arguments only so
+    # that gradients reach them. A gradient function gets the cotangents that
+    # exist, without the positions of their outputs: their rank tells those.
+    body = UOp.maketuple(
+        *[
+            t.uop.param_like(i).reshape((1,) * i + (math.prod(t.shape),))
+            for i, t in enumerate(outputs)
+        ]
+    )
+    call = body.call(*sources, grad_fxn=gradient, name="custom_vjp")
     return [
-        _with_vjp(output, inputs, _one_cotangent(vjp, outputs, i))
-        for i, output in enumerate(outputs)
+        Tensor(call.gettuple(i)).reshape(t.shape)
+        for i, t in enumerate(outputs)
     ]
 
 
-def _one_cotangent(vjp, outputs, index):
-    # A product is linear in its cotangents, so each output may send its own:
-    # tinygrad does not tell a call which of its outputs were used.
-    def product(cotangent):
-        cotangents = [t.const_like(0) for t in outputs]
-        cotangents[index] = cotangent
-        return vjp(cotangents)
-
-    return product
-
-
-def _with_vjp(output, inputs, product):
-    def gradient(cotangent, call):
-        grads = product(Tensor(cotangent))
-        return (None,) + tuple(
-            None if g is None else g.cast(t.dtype).uop
-            for g, t in zip(grads, inputs)
-        )
-
-    # The body passes the output through; the inputs are arguments only so
-    # that gradients reach them.
-    body = UOp.maketuple(output.uop.param_like(0))
-    call = body.call(
-        output.uop,
-        *[t.uop for t in inputs],
-        grad_fxn=gradient,
-        name="custom_vjp",
-    )
-    return Tensor(call.gettuple(0))
+def _moved(uop, moved):
+    return uop.substitute(moved, walk=True) if moved else uop
