@@ -137,7 +137,9 @@ def _disagreements(results):
     """Lists the models whose first losses differ between backends."""
     found = []
     for model, by_backend in results.items():
-        losses = {b: f["losses"] for b, f in by_backend.items() if "losses" in f}
+        losses = {
+            b: f["losses"] for b, f in by_backend.items() if "losses" in f
+        }
         names = sorted(losses)
         for name in names[1:]:
             worst = max(

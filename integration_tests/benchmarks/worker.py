@@ -8,9 +8,9 @@ import json
 import resource
 import time
 
-import keras
 import numpy as np
 
+import keras
 from integration_tests.benchmarks import models
 
 
