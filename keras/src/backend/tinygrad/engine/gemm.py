@@ -1,0 +1,359 @@
+"""Matrix products: BLAS on the CPU, tinygrad's kernels elsewhere.
+
+A product is a kernel that calls BLAS through addresses in a buffer of words
+(see `_Word`), which also holds sizes and strides: so one program serves the
+products of all shapes. Operands that are transposed, permuted or broadcast
+views of a buffer are read where they are.
+"""
+
+import collections
+import enum
+import functools
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from tinygrad import Tensor
+from tinygrad import dtypes
+
+from keras.src.backend.tinygrad.engine import blas
+from keras.src.backend.tinygrad.engine.host_call import constant_words
+from keras.src.backend.tinygrad.engine.host_call import on_cpu
+from keras.src.backend.tinygrad.engine.internals import KernelInfo
+from keras.src.backend.tinygrad.engine.internals import UOp
+from keras.src.backend.tinygrad.engine.views import StridedView
+
+# Below this number of multiplications a product stays on one thread: with a
+# core busy, two threads wait for each other far longer than they save.
+MULTIPLICATIONS_PER_THREAD = 50_000_000
+BATCH_LOOPS = 3
+MAX_DESCRIPTORS = 1024
+
+_NAMES = {dtypes.float32: "float32", dtypes.float64: "float64"}
+_TRANSPOSE = {False: blas.NO_TRANSPOSE, True: blas.TRANSPOSE}
+_descriptors = collections.OrderedDict()
+
+
+class _Word(enum.IntEnum):
+    """Positions in a product's descriptor; the loops' strides follow."""
+
+    GEMM = 0
+    SET_THREADS = enum.auto()
+    THREADS = enum.auto()
+    THREADS_AFTER = enum.auto()
+    TRANSPOSE_A = enum.auto()
+    TRANSPOSE_B = enum.auto()
+    M = enum.auto()
+    N = enum.auto()
+    K = enum.auto()
+    LEADING_A = enum.auto()
+    LEADING_B = enum.auto()
+    LEADING_OUT = enum.auto()
+    LOOPS = enum.auto()
+
+
+def matmul(a, b):
+    """Multiplies matrices, with the semantics of `numpy.matmul`.
+
+    Args:
+        a: `Tensor` of shape `(..., m, k)` or `(k,)`.
+        b: `Tensor` of shape `(..., k, n)` or `(k,)`, of the same dtype. The
+            leading dimensions broadcast against those of `a`.
+
+    Returns:
+        `Tensor` of shape `(..., m, n)`, without `m` where `a` has one
+        dimension and without `n` where `b` has one; differentiable in both.
+        Its dtype is that of the operands, int32 for int8.
+
+    Raises:
+        ValueError: If an operand is a scalar, or the shapes do not match.
+    """
+    if not a.shape or not b.shape:
+        raise ValueError(
+            "matmul expects operands of at least one dimension. Received: "
+            f"shapes {a.shape} and {b.shape}"
+        )
+    k = a.shape[-1]
+    if k != b.shape[-2 if b.ndim > 1 else 0]:
+        raise ValueError(
+            "matmul expects the last dimension of its first operand to be "
+            "the second to last of its second. Received: shapes "
+            f"{a.shape} and {b.shape}"
+        )
+    if a.ndim == 1 or b.ndim == 1:
+        a2 = a.reshape(1, k) if a.ndim == 1 else a
+        b2 = b.reshape(k, 1) if b.ndim == 1 else b
+        out = matmul(a2, b2)
+        shape = out.shape[:-2]
+        shape += (out.shape[-2],) if a.ndim > 1 else ()
+        shape += (out.shape[-1],) if b.ndim > 1 else ()
+        return out.reshape(shape)
+    dtype = a.dtype
+    if dtype == dtypes.int8:
+        return _int8_product(a, b)
+    on_blas = _uses_blas(a, b)
+    if on_blas and dtype in (dtypes.float16, dtypes.bfloat16):
+        out = _blas_product(a.cast(dtypes.float32), b.cast(dtypes.float32))
+        return out.cast(dtype)
+    if on_blas and dtype in _NAMES:
+        return _blas_product(a, b)
+    return a.matmul(b, dtype=dtype)
+
+
+def _int8_product(a, b):
+    largest_sum = a.shape[-1] * 128 * 128
+    if _uses_blas(a, b) and largest_sum <= 2**53:
+        # Exact: every partial sum is an integer that the dtype holds.
+        wide = dtypes.float32 if largest_sum <= 2**24 else dtypes.float64
+        return _blas_product(a.cast(wide), b.cast(wide)).cast(dtypes.int32)
+    return a.cast(dtypes.int32).matmul(b.cast(dtypes.int32), dtypes.int32)
+
+
+def _uses_blas(a, b):
+    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+    return (
+        {a.device, b.device} <= {"CPU", None}
+        and (a.device, b.device) != (None, None)
+        and 0 not in a.shape + b.shape
+        # Dot and outer products fuse with what surrounds them.
+        and k > 1
+        and max(m, n) > 1
+        and blas.find() is not None
+    )
+
+
+def _blas_product(a, b):
+    """Multiplies tensors of at least two dimensions."""
+    out_shape = (*_broadcast(a.shape, b.shape), a.shape[-2], b.shape[-1])
+    left, right = StridedView.of(a), StridedView.of(b)
+    if b.ndim == 2:
+        # One product of all rows; its gradient for `b` is one product too.
+        left = left.reshape((math.prod(a.shape[:-1]), a.shape[-1]))
+        if left is None:
+            left = StridedView.of(a.contiguous().reshape(-1, a.shape[-1]))
+    rank = max(len(left.shape), len(right.shape))
+    left = left.reshape((1,) * (rank - len(left.shape)) + left.shape)
+    right = right.reshape((1,) * (rank - len(right.shape)) + right.shape)
+    batch = _broadcast(left.shape, right.shape)
+    m, n = left.shape[-2], right.shape[-1]
+    left, right = _Operand.of(left), _Operand.of(right)
+    loops = _loops(batch, left.strides, right.strides, m * n)
+    if len(loops) > BATCH_LOOPS:
+        left, right = left.copied(batch), right.copied(batch)
+        loops = _loops(batch, left.strides, right.strides, m * n)
+    out = Tensor.empty(math.prod(out_shape), dtype=a.dtype, device="CPU")
+    call = _kernel(a.dtype).call(
+        out.uop,
+        _storage(left.view).uop,
+        _storage(right.view).uop,
+        _descriptor(left, right, loops).uop,
+        grad_fxn=_gradient_function(left.view, right.view, out_shape),
+    )
+    return Tensor(out.uop.after(call)).reshape(out_shape)
+
+
+def _broadcast(left, right):
+    """Returns the batch dimensions of the product of these shapes."""
+    try:
+        return np.broadcast_shapes(left[:-2], right[:-2])
+    except ValueError:
+        raise ValueError(
+            "matmul expects the leading dimensions of its operands to "
+            f"broadcast. Received: shapes {left} and {right}"
+        ) from None
+
+
+def _storage(view):
+    flat = view.to_storage(view.tensor)
+    return flat if view.is_stored else on_cpu(flat)
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """A batch of matrices as BLAS addresses them.
+
+    Attributes:
+        view: `StridedView` of shape `(..., rows, columns)`.
+        transpose: Whether its columns, rather than its rows, are contiguous.
+        leading: Elements from one row (column) to the next.
+        strides: Elements from one matrix to the next, by batch dimension.
+    """
+
+    view: StridedView
+    transpose: bool
+    leading: int
+    strides: tuple
+
+    @classmethod
+    def of(cls, view):
+        rows, columns = view.shape[-2:]
+        by_row, by_column = view.strides[-2:]
+        if (by_column == 1 or columns == 1) and (
+            by_row >= columns or rows == 1
+        ):
+            transpose, leading = False, max(by_row, columns)
+        elif (by_row == 1 or rows == 1) and (by_column >= rows or columns == 1):
+            transpose, leading = True, max(by_column, rows)
+        else:
+            copy = StridedView.of(view.tensor.contiguous())
+            return cls.of(copy.reshape(view.shape))
+        strides = tuple(
+            0 if size == 1 else stride
+            for size, stride in zip(view.shape, view.strides[:-2])
+        )
+        return cls(view, transpose, leading, strides)
+
+    def copied(self, batch):
+        tensor = self.view.tensor.reshape(self.view.shape)
+        tensor = tensor.expand(*batch, *self.view.shape[-2:]).contiguous()
+        return _Operand.of(StridedView.of(tensor))
+
+
+def _loops(batch, left, right, out_size):
+    """Merges batch dimensions that both operands step through evenly.
+
+    Returns:
+        List of `(size, left stride, right stride, output stride)`.
+    """
+    loops = []
+    out = out_size * math.prod(batch)
+    for size, *strides in zip(batch, left, right):
+        out //= size
+        if size == 1:
+            continue
+        strides.append(out)
+        if loops and all(
+            outer == size * inner
+            for outer, inner in zip(loops[-1][1:], strides)
+        ):
+            size *= loops.pop()[0]
+        loops.append((size, *strides))
+    return loops
+
+
+def _descriptor(left, right, loops):
+    """Returns the words of a product, one tensor for equal products."""
+    library = blas.find()
+    dtype = left.view.tensor.dtype
+    m, k = left.view.shape[-2:]
+    n = right.view.shape[-1]
+    threads = min(
+        library.threads, max(1, m * n * k // MULTIPLICATIONS_PER_THREAD)
+    )
+    words = {
+        _Word.GEMM: library.gemm[_NAMES[dtype]],
+        _Word.SET_THREADS: library.set_threads or 0,
+        _Word.THREADS: threads,
+        _Word.THREADS_AFTER: library.threads,
+        _Word.TRANSPOSE_A: _TRANSPOSE[left.transpose],
+        _Word.TRANSPOSE_B: _TRANSPOSE[right.transpose],
+        _Word.M: m,
+        _Word.N: n,
+        _Word.K: k,
+        _Word.LEADING_A: left.leading,
+        _Word.LEADING_B: right.leading,
+        _Word.LEADING_OUT: n,
+    }
+    padding = [(1, 0, 0, 0)] * (BATCH_LOOPS - len(loops))
+    values = [words[word] for word in _Word if word in words]
+    key = (*values, *itertools.chain(*loops, *padding))
+    if key not in _descriptors:
+        _descriptors[key] = constant_words(key)
+        if len(_descriptors) > MAX_DESCRIPTORS:
+            _descriptors.popitem(last=False)
+    _descriptors.move_to_end(key)
+    return _descriptors[key]
+
+
+@functools.cache
+def _kernel(dtype):
+    """Builds the kernel of all products of one dtype."""
+    library = blas.find()
+    integer = dtypes.int64 if library.wide else dtypes.int32
+    out, a, b = [UOp.placeholder((1,), dtype, slot) for slot in range(3)]
+    words = UOp.placeholder((_Word.LOOPS + 4 * BATCH_LOOPS,), dtypes.int64, 3)
+
+    def word(position, as_dtype=dtypes.int64):
+        return words[position].load().cast(as_dtype)
+
+    def set_threads(position, after):
+        state = words if after is None else words.after(after)
+        return (
+            state[_Word.SET_THREADS]
+            .load()
+            .cast(dtypes.uint64)
+            .call(
+                state[position].load().cast(dtypes.int32),
+                ret_dtype=dtypes.void,
+            )
+        )
+
+    if library.set_threads:
+        words = words.after(set_threads(_Word.THREADS, None))
+    ranges = []
+    at_a = at_b = at_out = UOp.const(0, dtypes.int64)
+    for i in range(BATCH_LOOPS):
+        first = _Word.LOOPS + 4 * i
+        step = UOp.range(word(first), i, dtype=dtypes.int64)
+        at_a = at_a + step * word(first + 1)
+        at_b = at_b + step * word(first + 2)
+        at_out = at_out + step * word(first + 3)
+        ranges.insert(0, step)
+    done = (
+        word(_Word.GEMM, dtypes.uint64)
+        .call(
+            UOp.const(blas.ROW_MAJOR, dtypes.int32),
+            word(_Word.TRANSPOSE_A, dtypes.int32),
+            word(_Word.TRANSPOSE_B, dtypes.int32),
+            word(_Word.M, integer),
+            word(_Word.N, integer),
+            word(_Word.K, integer),
+            UOp.const(1.0, dtype),
+            a[at_a],
+            word(_Word.LEADING_A, integer),
+            b[at_b],
+            word(_Word.LEADING_B, integer),
+            UOp.const(0.0, dtype),
+            out[at_out],
+            word(_Word.LEADING_OUT, integer),
+            ret_dtype=dtypes.void,
+        )
+        .end(*ranges)
+    )
+    if library.set_threads:
+        done = set_threads(_Word.THREADS_AFTER, done)
+    return UOp.sink(
+        done, arg=KernelInfo(name=f"gemm_{_NAMES[dtype]}", opts_to_apply=())
+    )
+
+
+def _gradient_function(left, right, out_shape):
+    def gradient_of_call(cotangent, call):
+        g = Tensor(cotangent).reshape(out_shape)
+        a = left.from_storage(Tensor(call.src[2]))
+        b = right.from_storage(Tensor(call.src[3]))
+        if b.ndim == 2:
+            rows = a.reshape(-1, a.shape[-1])
+            to_b = matmul(rows.transpose(), g.reshape(len(rows), -1))
+        else:
+            to_b = matmul(a.transpose(-1, -2), g)
+        to_a = matmul(g, b.transpose(-1, -2))
+        return (
+            None,
+            left.to_storage(_summed_to(to_a, a.shape)).uop,
+            right.to_storage(_summed_to(to_b, b.shape)).uop,
+            None,
+        )
+
+    return gradient_of_call
+
+
+def _summed_to(tensor, shape):
+    extra = tensor.ndim - len(shape)
+    axes = tuple(range(extra)) + tuple(
+        i + extra
+        for i, (size, wanted) in enumerate(zip(tensor.shape[extra:], shape))
+        if size != wanted
+    )
+    return tensor.sum(axes, keepdim=True).reshape(shape) if axes else tensor
