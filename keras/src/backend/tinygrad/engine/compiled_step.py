@@ -1,24 +1,41 @@
 """Steps traced once as pure functions of inputs and state, then replayed."""
 
+import sys
+import weakref
+
 import numpy as np
 
 from keras.src import tree
 from keras.src.backend.tinygrad.engine import tracing
+from keras.src.backend.tinygrad.engine.canonical import canonicalize
+from keras.src.backend.tinygrad.engine.canonical import pending_effects
+from keras.src.backend.tinygrad.engine.canonical import stored_value
+from keras.src.backend.tinygrad.engine.canonical import superseded_stores
+from keras.src.backend.tinygrad.engine.canonical import trace_inputs
+from keras.src.backend.tinygrad.engine.internals import Buffer
+from keras.src.backend.tinygrad.engine.internals import Device
 from keras.src.backend.tinygrad.engine.internals import Ops
 from keras.src.backend.tinygrad.engine.internals import Tensor
 from keras.src.backend.tinygrad.engine.internals import UOp
-from keras.src.backend.tinygrad.engine.internals import compile_linear
+from keras.src.backend.tinygrad.engine.internals import apply_map_to_tensors
+from keras.src.backend.tinygrad.engine.internals import buffers
 from keras.src.backend.tinygrad.engine.internals import disable_gc
-from keras.src.backend.tinygrad.engine.internals import graph_rewrite
-from keras.src.backend.tinygrad.engine.internals import memory_plan_rewrite
-from keras.src.backend.tinygrad.engine.internals import pm_copy_from_store
-from keras.src.backend.tinygrad.engine.internals import pm_resolve_linear_call
-from keras.src.backend.tinygrad.engine.internals import pm_schedule
-from keras.src.backend.tinygrad.engine.internals import run_linear
-from keras.src.backend.tinygrad.engine.internals import transform_to_call
+from keras.src.backend.tinygrad.engine.internals import (
+    shape_to_shape_arg as shape_source,
+)
+from keras.src.backend.tinygrad.engine.lowering import BufferTemplate
+from keras.src.backend.tinygrad.engine.lowering import lower
+from keras.src.backend.tinygrad.engine.lowering import own_buffer
+from keras.src.backend.tinygrad.engine.plan import Plan
+from keras.src.backend.tinygrad.engine.plan import new_buffer
 from keras.src.backend.tinygrad.engine.realize import realize
 from keras.src.backend.tinygrad.engine.runtime_lock import lock
+from keras.src.backend.tinygrad.engine.transfer import NUMPY_DTYPES
 from keras.src.backend.tinygrad.engine.transfer import TINYGRAD_DTYPES
+
+# What `sys.getrefcount` returns for an object that one owner and one local
+# variable refer to.
+_UNSHARED = 3
 
 
 def compile_step(fn, device=None):
@@ -27,10 +44,11 @@ def compile_step(fn, device=None):
     Args:
         fn: Function of one nested structure of inputs that returns a pair
             `(outputs, updates)`: a nested structure of `Tensor`s, `None` and
-            Python scalars, and a list of pairs `(slot, Tensor)`, where the
+            Python values, and a list of pairs `(slot, Tensor)`, where the
             state holder `slot` has an attribute `_value`, a `Tensor` of the
-            same shape and dtype.
-        device: Canonical tinygrad device for the inputs, or `None` for the
+            same shape and dtype. What it reads of other state holders is
+            read anew by each call, if they are known to `track_state`.
+        device: Canonical tinygrad device for NumPy inputs, or `None` for the
             default one.
 
     Returns:
@@ -57,7 +75,8 @@ class CompiledStep:
 
         Args:
             inputs: Nested structure of NumPy arrays, `Tensor`s, `None` and
-                hashable Python values.
+                hashable Python values. A function of another structure, or
+                of other shapes, dtypes or Python values, is traced anew.
             key: Hashable value of what else the function depends on.
 
         Returns:
@@ -66,15 +85,22 @@ class CompiledStep:
         Raises:
             HostReadError: If the function reads values on the host while it
                 is traced.
+            TypeError: If an array has a dtype that tinygrad lacks.
         """
         with lock:
             leaves = tree.flatten(inputs)
             signature = (key, _structure(inputs), tuple(map(_describe, leaves)))
             capture = self._captures.get(signature)
             if capture is None:
-                capture = _Capture(self._fn, inputs, leaves, self._device)
+                device = self._device or Device.DEFAULT
+                capture = _Capture(self._fn, inputs, leaves, device)
                 self._captures[signature] = capture
             return capture.run(leaves)
+
+    @property
+    def plans(self):
+        """List of the `Plan`s, one for each signature seen."""
+        return [capture.plan for capture in self._captures.values()]
 
 
 def _structure(value):
@@ -87,100 +113,244 @@ def _structure(value):
 
 def _describe(leaf):
     if isinstance(leaf, (np.ndarray, np.generic)):
-        return (np.ndarray, leaf.shape, leaf.dtype.str, leaf.dtype.name)
+        return (np.ndarray, leaf.shape, leaf.dtype)
     if isinstance(leaf, Tensor):
         return (Tensor, leaf.shape, leaf.dtype, leaf.device)
     return (type(leaf), leaf)
 
 
+def _flush_effects():
+    """Does the stores into existing buffers that live tensors wait for."""
+    for tensor in tracing.live_tensors():
+        if pending_effects([tensor.uop]):
+            realize(tensor)
+
+
 class _Capture:
+    """A traced function: its plan, and what the plan's slots are bound to."""
+
     @disable_gc()
     def __init__(self, fn, inputs, leaves, device):
-        device = device or Tensor.empty(1).device
-        states = tracing.tracked_states()
-        realize(*[s._value for s in states if s._value is not None])
-        self._inputs = [_placeholder(leaf, device) for leaf in leaves]
-        placeholders = [
-            leaf if p is None else Tensor(p)
-            for leaf, p in zip(leaves, self._inputs)
+        self._feeds = [_make_feed(leaf, device) for leaf in leaves]
+        slots = tracing.tracked_states()
+        realize(*[s._value for s in slots if s._value is not None])
+        _flush_effects()
+        arguments = [
+            leaf if feed is None else Tensor(feed.uop)
+            for leaf, feed in zip(leaves, self._feeds)
         ]
         with tracing.Trace() as trace:
-            outputs, updates = fn(tree.pack_sequence_as(inputs, placeholders))
-        self._structure = outputs
-        self._outputs = tree.flatten(outputs)
-        updates = {id(slot): (slot, value) for slot, value in updates}
-        known = {id(s): s for s in states}
-        known.update({k: slot for k, (slot, _) in updates.items()})
-        self._lower(list(updates.values()), list(known.values()), trace)
+            arguments = tree.pack_sequence_as(inputs, arguments)
+            outputs, updates = fn(arguments)
+        try:
+            self._lower(outputs, updates, slots, trace)
+        finally:
+            # Whatever kept a traced tensor gets an error for it.
+            trace_inputs.update(f.uop.base for f in self._feeds if f)
+        for feed in self._feeds:
+            if feed is not None:
+                feed.allocate()
 
-    def _lower(self, updates, states, trace):
-        roots = []
-        for slot, value in updates:
-            target = slot._value.uop
-            if value.uop is not target:
-                roots.append(target.after(target.store(value.uop)))
-        self._views = []
-        for i, output in enumerate(self._outputs):
-            if isinstance(output, Tensor) and not output.uop.is_virtual:
-                fresh = output.uop.empty_like()
-                roots.append(fresh.after(fresh.store(output.uop)))
-                self._views.append((i, fresh, fresh.base))
-        call, _ = transform_to_call(UOp.sink(*roots))
-        linear_call = graph_rewrite(call, pm_schedule, enter_calls=True)
-        linear = graph_rewrite(linear_call, pm_resolve_linear_call)
-        linear = graph_rewrite(linear, pm_copy_from_store)
-        used = {u for c in linear.src for u in c.toposort()}
-        by_buffer = {}
-        for slot in states:
+    def _lower(self, outputs, updates, slots, trace):
+        updates = {id(slot): (slot, value) for slot, value in updates}
+        slots = {id(s): s for s in slots}
+        slots.update({k: slot for k, (slot, _) in updates.items()})
+        holders = {}
+        for slot in slots.values():
             if slot._value is not None:
-                by_buffer.setdefault(slot._value.uop.base, slot)
-        self._states = [
-            (slot, base) for base, slot in by_buffer.items() if base in used
+                holders.setdefault(slot._value.uop.base, _State(slot))
+        for tensor, before in trace.mutated:
+            holders.setdefault(before.base, _TensorState(tensor))
+        stores = [
+            (slot._value.uop, value.uop)
+            for slot, value in updates.values()
+            if value.uop is not slot._value.uop
         ]
-        bases = [p.base for p in self._inputs if p is not None]
-        bases += [base for _, base in self._states]
-        bases += [base for _, _, base in self._views]
-        held = {u for u in linear_call.src[1:] if u.op is Ops.BUFFER}
-        params = {
-            u: UOp.param(i, u.dtype, u.shape, u.device)
-            for i, u in enumerate(bases)
-        }
-        linear = linear.substitute(params, walk=True)
-        self._linear = compile_linear(memory_plan_rewrite(linear, held))
+        mutated = pending_effects([t.uop for t, _ in trace.mutated])
+        try:
+            self._plan(outputs, stores, mutated, holders)
+        except RuntimeError as error:
+            if "cycle" not in str(error):
+                raise
+            # Updates that read each other's old values: each is computed
+            # before any is stored.
+            stores = [(target, u.contiguous()) for target, u in stores]
+            self._plan(outputs, stores, mutated, holders)
+        if mutated:
+            apply_map_to_tensors(
+                {u: stored_value(u) for u in mutated}, name="effects"
+            )
+
+    def _plan(self, outputs, stores, mutated, holders):
+        roots = [t.after(t.store(u)) for t, u in stores] + mutated
+        leaves = tree.flatten(outputs)
+        wanted = [
+            x.uop
+            for x in leaves
+            if isinstance(x, Tensor) and not x.uop.is_virtual
+        ]
+        superseded = superseded_stores(roots + wanted)
+        fed = [f.uop.base for f in self._feeds if f is not None]
+        made, self._outputs, self._templates = {}, [], []
+        for leaf in leaves:
+            if not isinstance(leaf, Tensor) or leaf.uop.is_virtual:
+                self._outputs.append((leaf, None))
+                continue
+            root, buffer = own_buffer(leaf.uop, superseded, fed)
+            if buffer not in made:
+                made[buffer] = len(made)
+                roots.append(root)
+                self._templates.append(BufferTemplate(buffer))
+            source = shape_source(leaf.uop.shape)
+            self._outputs.append((made[buffer], source))
+        self._structure = tree.pack_sequence_as(outputs, range(len(leaves)))
+        graph = canonicalize(roots)
+        self.plan = Plan(lower(roots, fed + graph.inputs, list(made)))
+        written = {stored_value(u).base for u in graph.effects}
+        self._states = []
+        for i, base in enumerate(graph.inputs):
+            holder = holders.get(base)
+            if holder is None:
+                # A constant, which the plan keeps.
+                self.plan.bind(len(fed) + i, buffers[base])
+                self.plan.keep(buffers[base])
+            else:
+                holder = holder.for_slot(len(fed) + i, base in written)
+                self._states.append(holder)
 
     def run(self, leaves):
-        for leaf, placeholder in zip(leaves, self._inputs):
-            if placeholder is not None:
-                _feed(placeholder, leaf)
-        buffers = [p.base for p in self._inputs if p is not None]
-        buffers += [slot._value.uop.base for slot, _ in self._states]
-        outputs = list(self._outputs)
-        for i, view, base in self._views:
-            fresh = UOp.new_buffer(base.device, base.max_numel(), base.dtype)
-            buffers.append(fresh)
-            outputs[i] = Tensor(fresh.reshape(view.shape))
-        run_linear(self._linear, {}, input_uops=buffers, jit=True)
-        return tree.pack_sequence_as(self._structure, outputs)
+        plan = self.plan
+        position = 0
+        for feed, leaf in zip(self._feeds, leaves):
+            if feed is not None:
+                plan.bind(position, feed.load(leaf))
+                position += 1
+        for state in self._states:
+            state.bind(plan)
+        made = plan.launch()
+        bases = [t.make(b) for t, b in zip(self._templates, made)]
+        values = [
+            value
+            if source is None
+            else Tensor(UOp(Ops.RESHAPE, src=(bases[value], source)))
+            for value, source in self._outputs
+        ]
+        return tree.pack_sequence_as(self._structure, values)
 
 
-def _placeholder(leaf, device):
+class _State:
+    """A state holder's slot in a plan.
+
+    The plan updates the state's buffer in place. So that nothing else sees
+    that, a value that anything but the holder refers to (a lazy graph that
+    has not run, an alias) is moved into a new buffer before.
+    """
+
+    def __init__(self, holder):
+        self._holder = holder
+        self._bound = lambda: None
+
+    def for_slot(self, slot, written):
+        self._slot, self._written = slot, written
+        return self
+
+    def bind(self, plan):
+        value = self._holder._value
+        uop = value.uop
+        if self._written:
+            base = uop.base
+            if (
+                sys.getrefcount(value) > _UNSHARED
+                or sys.getrefcount(uop) > _UNSHARED + (uop is base)
+                or sys.getrefcount(base) > _UNSHARED + (uop is base)
+            ):
+                del base
+                value = self._holder._value = _moved(value)
+                uop = value.uop
+        if uop is not self._bound():
+            if not uop.has_buffer_identity():
+                realize(value)
+                uop = value.uop
+            plan.bind(self._slot, buffers[uop.base])
+            self._bound = weakref.ref(uop)
+
+
+class _TensorState(_State):
+    """A `Tensor` that the traced function wrote to, itself its holder."""
+
+    def bind(self, plan):
+        uop = self._holder.uop
+        if uop is not self._bound():
+            realize(self._holder)
+            uop = self._holder.uop
+            plan.bind(self._slot, buffers[uop.base])
+            self._bound = weakref.ref(uop)
+
+
+def _moved(value):
+    """Returns a realized `Tensor` with the same values in a new buffer."""
+    realize(value)
+    source = buffers[value.uop.base]
+    fresh = new_buffer(source.device, source.size, source.dtype)
+    fresh.copy_from(source)
+    base = BufferTemplate(value.uop.base).make(fresh)
+    return Tensor(base.reshape(value.shape))
+
+
+def _make_feed(leaf, device):
     if isinstance(leaf, Tensor):
-        dtype, shape = leaf.dtype, leaf.shape
-    elif isinstance(leaf, (np.ndarray, np.generic)):
-        dtype, shape = TINYGRAD_DTYPES[leaf.dtype], leaf.shape
-    else:
+        if leaf.uop.is_virtual or 0 in leaf.shape:
+            return None
+        return _TensorFeed(leaf.shape, leaf.dtype, leaf.device)
+    if not isinstance(leaf, (np.ndarray, np.generic)):
         return None
-    uop = UOp.empty(shape, dtype=dtype, device=device)
-    uop.base.buffer.allocate()
-    return uop
+    dtype = TINYGRAD_DTYPES.get(leaf.dtype)
+    if dtype is None:
+        raise TypeError(
+            "A compiled step's inputs are arrays of numbers. Expected one of "
+            f"the dtypes {sorted(str(d) for d in TINYGRAD_DTYPES)}, received "
+            f"an array of dtype '{leaf.dtype}' and shape {leaf.shape}."
+        )
+    if leaf.size == 0:
+        return None
+    return _ArrayFeed(leaf.shape, dtype, device)
 
 
-def _feed(placeholder, leaf):
-    buffer = placeholder.base.buffer
-    if isinstance(leaf, Tensor):
+class _ArrayFeed:
+    """A device buffer that each call's array is copied into."""
+
+    def __init__(self, shape, dtype, device):
+        self.uop = UOp.empty(shape, dtype=dtype, device=device)
+
+    def allocate(self):
+        base = self.uop.base
+        self._buffer = Buffer(base.device, base.max_numel(), base.dtype)
+        self._buffer.allocate()
+        self._view = None
+        if self._buffer.device == "CPU":
+            memory = self._buffer.as_memoryview(force_zero_copy=True)
+            array = np.frombuffer(memory, NUMPY_DTYPES[base.dtype])
+            self._view = array.reshape(self.uop.shape)
+        self.uop = None
+
+    def load(self, leaf):
+        if self._view is not None:
+            self._view[...] = leaf
+        else:
+            source = np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
+            buffer = self._buffer
+            buffer.allocator._copyin(buffer._buf, memoryview(source))
+        return self._buffer
+
+
+class _TensorFeed(_ArrayFeed):
+    """A device buffer that each call's tensor is copied into."""
+
+    def allocate(self):
+        super().allocate()
+        self._view = None
+
+    def load(self, leaf):
         realize(leaf)
-        source = leaf.contiguous().realize().uop.base.buffer
-        buffer.copy_from(source.ensure_allocated())
-    else:
-        source = np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
-        buffer.allocator._copyin(buffer._buf, memoryview(source))
+        self._buffer.copy_from(buffers[leaf.uop.base])
+        return self._buffer

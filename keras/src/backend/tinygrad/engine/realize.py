@@ -1,30 +1,130 @@
 """Turns lazy tensors into buffers, through cached plans."""
 
+import collections
+
 from keras.src.backend.tinygrad.engine import tracing
+from keras.src.backend.tinygrad.engine.canonical import canonicalize
+from keras.src.backend.tinygrad.engine.canonical import is_stored_whole
+from keras.src.backend.tinygrad.engine.canonical import stored_value
+from keras.src.backend.tinygrad.engine.canonical import superseded_stores
+from keras.src.backend.tinygrad.engine.internals import Ops
 from keras.src.backend.tinygrad.engine.internals import Tensor
+from keras.src.backend.tinygrad.engine.internals import UOp
+from keras.src.backend.tinygrad.engine.internals import apply_map_to_tensors
+from keras.src.backend.tinygrad.engine.internals import buffers
 from keras.src.backend.tinygrad.engine.internals import disable_gc
+from keras.src.backend.tinygrad.engine.internals import dtypes
 from keras.src.backend.tinygrad.engine.internals import run_linear
+from keras.src.backend.tinygrad.engine.internals import (
+    shape_to_shape_arg as shape_source,
+)
+from keras.src.backend.tinygrad.engine.lowering import BufferTemplate
+from keras.src.backend.tinygrad.engine.lowering import Unsupported
+from keras.src.backend.tinygrad.engine.lowering import lower
+from keras.src.backend.tinygrad.engine.lowering import own_buffer
+from keras.src.backend.tinygrad.engine.plan import Plan
+from keras.src.backend.tinygrad.engine.plan import arenas
 from keras.src.backend.tinygrad.engine.runtime_lock import lock
 
+# Plans kept in memory, the longest unused dropped first.
+_CAPACITY = 4096
+_plans = collections.OrderedDict()
 
-@disable_gc()
+
 def realize(*tensors):
-    """Computes tensors, so that each is backed by a buffer.
+    """Computes tensors, so that each is backed by a buffer of its own.
+
+    Other tensors whose graphs share nodes with these keep their graphs, and
+    so their gradients, except that a store into an existing buffer is done
+    once: it is replaced by the buffer wherever it occurs.
 
     Args:
-        *tensors: `Tensor`s of any shapes, dtypes and devices.
+        *tensors: `Tensor`s of any shapes, dtypes and devices. Those that are
+            realized already cost nothing.
     """
-    pending = [
-        t
-        for t in tensors
-        if not t.uop.is_virtual and not t.uop.has_buffer_identity()
-    ]
+    pending = [t for t in tensors if not _is_done(t.uop)]
     pending = pending and tracing.note_realize(pending)
-    if not pending:
-        return
-    with lock:
-        run_linear(*Tensor.linear_with_vars(*pending))
+    if pending:
+        with lock:
+            _realize(pending)
 
 
 def clear_caches():
-    """Drops plans kept in memory; programs on disk stay."""
+    """Drops the plans and the scratch memory; programs on disk stay."""
+    with lock:
+        _plans.clear()
+        arenas.clear()
+
+
+def _is_done(uop):
+    return (
+        uop.has_buffer_identity()
+        or uop.is_virtual
+        or 0 in uop.shape
+    )
+
+
+@disable_gc()
+def _realize(tensors):
+    if any(t.dtype in dtypes.weaks for t in tensors):
+        raise RuntimeError(
+            "A tensor of a weak dtype has no storage. Cast it to a concrete "
+            "dtype first."
+        )
+    uops = list(dict.fromkeys(t.uop for t in tensors))
+    graph = canonicalize(uops)
+    if not graph.supported or not all(
+        isinstance(s, int) for u in uops for s in u.shape
+    ):
+        run_linear(*Tensor.linear_with_vars(*tensors))
+        return
+    entry = _plans.get(graph.key)
+    if entry is None:
+        try:
+            entry = _Entry(uops, graph)
+        except Unsupported:
+            run_linear(*Tensor.linear_with_vars(*tensors))
+            return
+        _plans[graph.key] = entry
+        if len(_plans) > _CAPACITY:
+            _plans.popitem(last=False)
+    else:
+        _plans.move_to_end(graph.key)
+    made = entry.plan.run([buffers[u] for u in graph.inputs], graph.var_vals)
+    values = dict(zip(uops, entry.results(uops, made)))
+    for tensor in tensors:
+        tensor.uop = values[tensor.uop]
+    if graph.effects:
+        apply_map_to_tensors(
+            {u: stored_value(u) for u in graph.effects}, name="effects"
+        )
+
+
+class _Entry:
+    """A plan and how its outputs become the values of its roots."""
+
+    def __init__(self, uops, graph):
+        effects, superseded = set(graph.effects), superseded_stores(uops)
+        roots, outputs, self._results = [], {}, []
+        for uop in uops:
+            if is_stored_whole(uop, effects):
+                roots.append(uop)
+                self._results.append(None)
+                continue
+            root, buffer = own_buffer(uop, superseded)
+            if buffer not in outputs:
+                roots.append(root)
+                outputs[buffer] = BufferTemplate(buffer)
+            index = list(outputs).index(buffer)
+            self._results.append((index, shape_source(uop.shape)))
+        self._templates = list(outputs.values())
+        self.plan = Plan(lower(roots, graph.inputs, list(outputs)))
+
+    def results(self, uops, made):
+        bases = [t.make(b) for t, b in zip(self._templates, made)]
+        return [
+            stored_value(uop)
+            if result is None
+            else UOp(Ops.RESHAPE, src=(bases[result[0]], result[1]))
+            for uop, result in zip(uops, self._results)
+        ]

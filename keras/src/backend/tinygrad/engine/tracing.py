@@ -82,12 +82,14 @@ class Trace:
         _current = self
         return self
 
-    def __exit__(self, *exc):
+    def __exit__(self, error, *exc):
         global _current
         _current = None
         for tensor, uop, grad in self._before:
             tensor.grad = grad
             if tensor.uop is not uop:
+                if error is not None:
+                    tensor.uop = uop
                 self.mutated.append((tensor, uop))
         del self._before
 

@@ -1,0 +1,189 @@
+"""Puts a lazy graph in canonical form: a key, and the buffers it is over.
+
+Two graphs with equal keys do the same work over buffers of the same sizes,
+so that what was planned for one runs the other.
+"""
+
+import weakref
+
+from keras.src.backend.tinygrad.engine.internals import AddrSpace
+from keras.src.backend.tinygrad.engine.internals import GroupOp
+from keras.src.backend.tinygrad.engine.internals import Ops
+from keras.src.backend.tinygrad.engine.internals import buffers
+from keras.src.backend.tinygrad.engine.internals import to_program_config
+
+# Where an AFTER keeps the buffer that its stores go to.
+_VIEWS = GroupOp.Movement | {Ops.BITCAST, Ops.AFTER, Ops.DETACH}
+_CLOSED = "_keras_closed"
+
+# Buffers that stood for a step's inputs while it was traced.
+trace_inputs = weakref.WeakSet()
+
+
+class CanonicalGraph:
+    """A graph's key and what the key leaves out.
+
+    Attributes:
+        key: Hashable; equal for graphs that one plan runs. It keeps the
+            buffer-free parts of the graph alive, which compare by identity.
+        inputs: List of the allocated `BUFFER` uops, in order of occurrence.
+        effects: List of `AFTER` uops that write to a buffer in `inputs`.
+        var_vals: Dict of the values of bound variables, by name.
+        supported: Whether a plan can run it (one device per buffer).
+    """
+
+    __slots__ = ("key", "inputs", "effects", "var_vals", "supported")
+
+
+def is_allocated(buffer_uop):
+    """Whether a `BUFFER` uop has memory."""
+    buffer = buffers.get(buffer_uop)
+    return buffer is not None and buffer.is_allocated()
+
+
+def base_buffer(uop):
+    """The `BUFFER` under movement ops, bitcasts and stores, or `None`."""
+    while uop.op in _VIEWS:
+        uop = uop.src[0]
+    return uop if uop.op is Ops.BUFFER else None
+
+
+def stored_value(uop):
+    """What holds an `AFTER` uop's value once its store is done."""
+    views = []
+    while uop.op in _VIEWS:
+        if uop.op is not Ops.AFTER and uop.op is not Ops.DETACH:
+            views.append(uop)
+        uop = uop.src[0]
+    for view in reversed(views):
+        uop = view.replace(src=(uop, *view.src[1:]))
+    return uop
+
+
+def is_stored_whole(uop, effects):
+    """Whether a value is what a buffer holds after one of `effects`."""
+    while uop.op is Ops.RESHAPE:
+        uop = uop.src[0]
+    if uop not in effects:
+        return False
+    while uop.op is Ops.RESHAPE or uop.op is Ops.AFTER:
+        uop = uop.src[0]
+    return uop.op is Ops.BUFFER
+
+
+def pending_effects(roots):
+    """The `AFTER` uops in graphs that write to an allocated buffer."""
+    effects, visited = [], {}
+    for root in roots:
+        for uop in root.toposort(gate=lambda u: u not in visited):
+            visited[uop] = None
+            if uop.op is Ops.AFTER and not uop.is_bound_var:
+                base = base_buffer(uop)
+                if base is not None and is_allocated(base):
+                    effects.append(uop)
+    return effects
+
+
+def superseded_stores(roots):
+    """The `AFTER` uops in a graph whose buffer another one writes again."""
+    superseded, visited = set(), {}
+    for root in roots:
+        for uop in root.toposort(gate=lambda u: u not in visited):
+            visited[uop] = None
+            if uop.op is Ops.AFTER:
+                uop = uop.src[0]
+                while uop.op in _VIEWS:
+                    if uop.op is Ops.AFTER:
+                        superseded.add(uop)
+                    uop = uop.src[0]
+    return superseded
+
+
+def is_closed(uop):
+    """Whether a uop is known to be over no buffer."""
+    return _CLOSED in uop.__dict__
+
+
+def canonicalize(roots):
+    """Finds the canonical form of a graph.
+
+    Args:
+        roots: List of the `UOp`s that are wanted.
+
+    Returns:
+        `CanonicalGraph`.
+
+    Raises:
+        RuntimeError: If the graph reads a compiled step's traced input.
+    """
+    graph = CanonicalGraph()
+    graph.inputs, graph.effects, graph.var_vals = [], [], {}
+    graph.supported = True
+    index, entries = {}, [tuple(v.value for v in to_program_config)]
+    stack = list(roots)
+    while stack:
+        uop = stack[-1]
+        if uop in index:
+            stack.pop()
+            continue
+        if is_closed(uop):
+            index[uop] = uop
+            stack.pop()
+            continue
+        sources = uop.src
+        pending = [s for s in sources if s not in index]
+        if pending:
+            pending.reverse()
+            stack.extend(pending)
+            continue
+        stack.pop()
+        op = uop.op
+        if op is Ops.BUFFER and uop.arg.addrspace is AddrSpace.GLOBAL:
+            entry = _buffer_entry(uop, graph)
+        elif op is Ops.AFTER and uop.is_bound_var:
+            variable, value = uop.unbind()
+            graph.var_vals[variable.expr] = value
+            entry = (op, variable)
+        elif all(index[s].__class__ is not int for s in sources):
+            # Over no buffer: the node, kept alive by the key, stands for
+            # itself. A kernel's body is one; so are shapes and constants.
+            uop.__dict__[_CLOSED] = True
+            index[uop] = uop
+            continue
+        else:
+            arg = uop.arg
+            if op is Ops.CALL or op is Ops.FUNCTION:
+                # The gradient's rule has no part in what is computed.
+                arg = arg and (
+                    arg.name,
+                    arg.precompile,
+                    arg.precompile_backward,
+                    arg.aux,
+                )
+            elif op is Ops.AFTER:
+                base = base_buffer(uop)
+                if base is not None and is_allocated(base):
+                    graph.effects.append(uop)
+            entry = (op, uop.dtype, arg, *[index[s] for s in sources])
+        index[uop] = len(entries)
+        entries.append(entry)
+    entries.append(tuple([index[u] for u in roots]))
+    graph.key = tuple(entries)
+    return graph
+
+
+def _buffer_entry(uop, graph):
+    device = uop.arg.device
+    if not isinstance(device, str) or device.startswith(("DISK", "TINYFS")):
+        graph.supported = False
+    allocated = graph.supported and is_allocated(uop)
+    if allocated:
+        graph.inputs.append(uop)
+    elif uop in trace_inputs:
+        raise RuntimeError(
+            "This tensor was computed from the inputs of a compiled step "
+            "while the step was traced; it has no value outside. Return it "
+            "from the step, or keep it in a variable."
+        )
+    return (Ops.BUFFER, uop.dtype, device, uop.src, allocated)
+

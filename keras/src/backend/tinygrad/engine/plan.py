@@ -1,0 +1,396 @@
+"""Plans: prebound launches over numbered slots, replayed over any buffers.
+
+A plan keeps none of the buffers that it runs over. On the CPU it is a flat
+table of addresses; elsewhere a list of launches through tinygrad's runtimes.
+"""
+
+import ctypes
+import time
+
+from keras.src.backend.tinygrad.engine import host_call
+from keras.src.backend.tinygrad.engine import launcher
+from keras.src.backend.tinygrad.engine.internals import Buffer
+from keras.src.backend.tinygrad.engine.internals import BufferSpec
+from keras.src.backend.tinygrad.engine.internals import Device
+from keras.src.backend.tinygrad.engine.internals import GlobalCounters
+from keras.src.backend.tinygrad.engine.internals import LVPRenderer
+from keras.src.backend.tinygrad.engine.internals import dtypes
+from keras.src.backend.tinygrad.engine.internals import get_runtime
+from keras.src.backend.tinygrad.engine.internals import mv_address
+from keras.src.backend.tinygrad.engine.internals import sym_infer
+from keras.src.backend.tinygrad.engine.lowering import place_scratch
+
+# Where buffers can't be views of others.
+_NO_VIEWS = ("CL", "WEBGPU")
+_HOST = ("CPU", "NPY", "PYTHON")
+
+
+class Arenas:
+    """Scratch memory shared by all plans, one arena for each device.
+
+    Plans run one at a time, except that a kernel's host call may run another
+    plan inside: each level of nesting has arenas of its own.
+    """
+
+    def __init__(self):
+        self._levels = [{}]
+        self._depth = 0
+
+    def __enter__(self):
+        self._depth += 1
+        if self._depth > len(self._levels):
+            self._levels.append({})
+        return self._levels[self._depth - 1]
+
+    def __exit__(self, *exc):
+        self._depth -= 1
+
+    def clear(self):
+        self._levels = [{} for _ in range(max(1, self._depth))]
+
+
+arenas = Arenas()
+
+
+def arena(level, device, nbytes):
+    """Returns a device's arena on a level, at least `nbytes` large."""
+    found = level.get(device)
+    if found is None or found.nbytes < nbytes:
+        level[device] = None
+        spec = BufferSpec(nolru=True)
+        found = Buffer(device, nbytes, dtypes.uint8, options=spec).allocate()
+        level[device] = found
+    return found
+
+
+def new_buffer(device, size, dtype):
+    """Allocates a `Buffer` that one uop refers to."""
+    buffer = Buffer(device, size, dtype, uop_refcount=1)
+    return buffer.allocate()
+
+
+class Plan:
+    """Launches over slots, for any buffers in them.
+
+    Args:
+        spec: `Spec`.
+
+    Attributes:
+        slots: Tuple of `Slot`s; the first ones are inputs, then outputs.
+        launches: Tuple of `Launch`es.
+    """
+
+    def __init__(self, spec):
+        self.spec = spec
+        self.slots, self.launches = spec.slots, spec.launches
+        self.inputs = sum(s.role == "input" for s in spec.slots)
+        self.outputs = [s for s in spec.slots if s.role == "output"]
+        self._offsets, self._arenas = place_scratch(spec)
+        estimates = [
+            launch.program.src[0].arg.estimates
+            for launch in spec.launches
+            if launch.program is not None
+        ]
+        self._estimates = [e for e in estimates if e is not None]
+        flat = _runs_flat(spec)
+        self._runner = (_FlatRunner if flat else _Runner)(self)
+        self._kept = []
+
+    def bind(self, slot, buffer):
+        """Makes an allocated `Buffer` an input of the next launches."""
+        self._runner.bind(slot, buffer)
+
+    def keep(self, buffer):
+        """Keeps a `Buffer` alive as long as the plan."""
+        self._kept.append(buffer)
+
+    def run(self, inputs, var_vals=None):
+        """Runs the launches over other buffers.
+
+        Args:
+            inputs: List of allocated `Buffer`s, one for each input slot.
+            var_vals: Dict of the values of bound variables, by name.
+
+        Returns:
+            List of new `Buffer`s, one for each output slot.
+        """
+        if self._runner.busy:
+            # A host call runs its own plan inside itself.
+            return Plan(self.spec).run(inputs, var_vals)
+        for slot, buffer in enumerate(inputs):
+            self._runner.bind(slot, buffer)
+        outputs = self.launch(var_vals)
+        self._runner.release()
+        return outputs
+
+    def launch(self, var_vals=None):
+        """Runs the launches over the bound buffers.
+
+        Args:
+            var_vals: Dict of the values of bound variables, by name.
+
+        Returns:
+            List of new `Buffer`s, one for each output slot.
+        """
+        outputs = [new_buffer(s.device, s.size, s.dtype) for s in self.outputs]
+        for slot, buffer in enumerate(outputs, self.inputs):
+            self._runner.bind(slot, buffer)
+        with arenas as level:
+            scratch = {
+                device: arena(level, device, nbytes)
+                for device, nbytes in self._arenas.items()
+                if not device.startswith(_NO_VIEWS)
+            }
+            self._runner.run(scratch, var_vals or {})
+        self._count(var_vals or {})
+        host_call.raise_pending()
+        return outputs
+
+    def profile(self, repeats=10):
+        """Times each launch by itself, over the buffers bound last.
+
+        The launches' own effects happen: state moves on by that many steps.
+
+        Args:
+            repeats: Number of runs of the whole plan; each launch's least
+                time counts.
+
+        Returns:
+            List of pairs `(Launch, seconds)`, in order.
+
+        Raises:
+            NotImplementedError: If the plan is not for the CPU.
+        """
+        if not isinstance(self._runner, _FlatRunner):
+            raise NotImplementedError("Only plans on the CPU are timed.")
+        return self._runner.profile(repeats)
+
+    def _count(self, var_vals):
+        GlobalCounters.kernel_count += len(self.launches)
+        for e in self._estimates:
+            GlobalCounters.global_ops += sym_infer(e.ops, var_vals)
+            GlobalCounters.global_mem += sym_infer(e.mem, var_vals)
+
+    def scratch_place(self, slot):
+        """Returns a scratch slot's byte offset in its device's arena."""
+        return self._offsets[slot]
+
+
+def _runs_flat(spec):
+    if any(s.device not in _HOST for s in spec.slots):
+        return False
+    if any(s.device != "CPU" for s in spec.slots if s.role != "input"):
+        return False
+    if any(launch.device != "CPU" for launch in spec.launches):
+        return False
+    if any(len(x.args) > launcher.WIDTHS[-1] - 8 for x in spec.launches):
+        return False
+    return not isinstance(Device["CPU"].renderer, LVPRenderer)
+
+
+def address(buffer):
+    """Returns the address of a host-accessible buffer's first byte."""
+    opaque = buffer._buf
+    if buffer.device == "CPU":
+        return opaque.va_addr
+    if buffer.device == "NPY":
+        if not opaque.flags.c_contiguous:
+            raise ValueError("Expected a contiguous NumPy array.")
+        return opaque.ctypes.data
+    return mv_address(opaque)
+
+
+_memmove = ctypes.cast(ctypes.memmove, ctypes.c_void_p).value
+
+
+class _FlatRunner:
+    """A table of addresses, walked in one call.
+
+    A slot's address is written where it is used when it differs from the one
+    that is there.
+    """
+
+    def __init__(self, plan):
+        self._plan = plan
+        self.busy = False
+        self._functions, self._keep = [], []
+        rows, uses = [], {}
+        # (first value's position, program, index of core_id, shard)
+        self._symbolic = []
+        for launch in plan.launches:
+            if launch.program is None:
+                destination, source = launch.args
+                values = [0, 0, destination.nbytes]
+                self._add(rows, uses, launch, _memmove, ctypes.memmove, values)
+            else:
+                self._add_program(rows, uses, launch)
+        rows.append(0)
+        self._table = (ctypes.c_uint64 * len(rows))(*rows)
+        self._uses = uses
+        self._bound = {}
+
+    def _add_program(self, rows, uses, launch):
+        info = launch.program.arg
+        runtime = get_runtime("CPU", launch.program)
+        self._keep.append(runtime)
+        names = [v.expr for v in info.vars]
+        core = names.index("core_id") if "core_id" in names else None
+        shards = info.global_size[0] if core is not None else 1
+        symbolic = len(names) > (core is not None)
+        for shard in range(shards):
+            values = [0] * (len(launch.args) + len(names))
+            if core is not None:
+                values[len(launch.args) + core] = shard
+            position = self._add(
+                rows, uses, launch, runtime.addr, runtime.fxn, values
+            )
+            if symbolic:
+                first = position + launcher.HEADER + len(launch.args)
+                self._symbolic.append((first, names))
+
+    def _add(self, rows, uses, launch, start, function, values):
+        position, width = len(rows), launcher.width_of(len(values))
+        self._functions.append((function, position, len(values)))
+        for i, view in enumerate(launch.args):
+            place = (position + launcher.HEADER + i, view.offset)
+            uses.setdefault(view.slot, []).append(place)
+        padding = [0] * (width - len(values))
+        rows += [start, width, *values, *padding]
+        return position
+
+    def bind(self, slot, buffer):
+        start = address(buffer)
+        if self._bound.get(slot) != start:
+            self._bound[slot] = start
+            table = self._table
+            for position, offset in self._uses.get(slot, ()):
+                table[position] = start + offset
+
+    def release(self):
+        """Forgets the bound buffers; addresses alone keep nothing alive."""
+
+    def run(self, scratch, var_vals):
+        table = self._table
+        if scratch:
+            start = scratch["CPU"]._buf.va_addr
+            if self._bound.get("arena") != start:
+                self._bound["arena"] = start
+                for slot, offset in self._plan._offsets.items():
+                    for position, more in self._uses[slot]:
+                        table[position] = start + offset + more
+        for first, names in self._symbolic:
+            for i, name in enumerate(names):
+                if name != "core_id":
+                    table[first + i] = var_vals[name]
+        self.busy = True
+        try:
+            launcher.walk(table, self._functions)
+        finally:
+            self.busy = False
+
+
+    def profile(self, repeats):
+        least = [float("inf")] * len(self._functions)
+        for _ in range(repeats):
+            for i, function in enumerate(self._functions):
+                start = time.perf_counter()
+                launcher.walk_row(self._table, *function)
+                least[i] = min(least[i], time.perf_counter() - start)
+        times = []
+        for launch in self._plan.launches:
+            shards = self._shards(launch)
+            times.append((launch, sum(least[:shards])))
+            del least[:shards]
+        return times
+
+    @staticmethod
+    def _shards(launch):
+        if launch.program is None or not launch.program.arg.runtimevars:
+            return 1
+        return launch.program.arg.global_size[0]
+
+
+class _Runner:
+    """Launches through tinygrad's runtimes, for any device."""
+
+    def __init__(self, plan):
+        self._plan = plan
+        self.busy = False
+        self._buffers = {}
+        self._runtimes = [
+            None
+            if launch.program is None
+            else get_runtime(launch.device, launch.program)
+            for launch in plan.launches
+        ]
+
+    def bind(self, slot, buffer):
+        self._buffers[slot] = buffer
+
+    def release(self):
+        """Forgets the bound buffers."""
+        self._buffers.clear()
+
+    def run(self, scratch, var_vals):
+        plan = self._plan
+        buffers = [
+            self._buffers[i]
+            if slot.role != "scratch"
+            else self._scratch(i, slot, scratch)
+            for i, slot in enumerate(plan.slots)
+        ]
+        self.busy = True
+        try:
+            self._launch(buffers, var_vals)
+        finally:
+            self.busy = False
+
+    def _launch(self, buffers, var_vals):
+        for launch, runtime in zip(self._plan.launches, self._runtimes):
+            args = [_view(buffers[v.slot], v) for v in launch.args]
+            if runtime is None:
+                _copy(*args)
+                continue
+            info = launch.program.arg
+            global_size, local_size = info.launch_dims(var_vals)
+            runtime(
+                *[b.get_buf(launch.device) for b in args],
+                global_size=global_size,
+                local_size=local_size,
+                vals=info.vals(var_vals),
+                wait=False,
+            )
+
+    def _scratch(self, index, slot, scratch):
+        if slot.device not in scratch:
+            return new_buffer(slot.device, slot.size, slot.dtype)
+        offset = self._plan.scratch_place(index)
+        base = scratch[slot.device]
+        return base.view(slot.size, slot.dtype, offset).ensure_allocated()
+
+
+def _view(buffer, view):
+    if view.offset == 0 and view.nbytes == buffer.nbytes:
+        return buffer
+    return buffer.view(view.size, view.dtype, view.offset).ensure_allocated()
+
+
+def _copy(destination, source):
+    allocator = destination.allocator
+    kinds = [b.device.split(":")[0] for b in (destination, source)]
+    if hasattr(allocator, "_transfer") and allocator.supports_transfer:
+        if kinds[0] == kinds[1]:
+            allocator._transfer(
+                destination._buf,
+                source._buf,
+                destination.nbytes,
+                src_dev=source.allocator.dev,
+                dest_dev=allocator.dev,
+            )
+            return
+    if hasattr(allocator, "_as_buffer"):
+        memory = destination.as_memoryview(force_zero_copy=True)
+        source.allocator._copyout(memory, source._buf)
+    else:
+        memory = source.as_memoryview(allow_zero_copy=True)
+        allocator._copyin(destination._buf, memory)

@@ -1,0 +1,361 @@
+"""Keeps generated and compiled programs, and whole lowered graphs, on disk.
+
+A program costs 50 to 100 ms to generate and compile, and a new process needs
+the same ones again. Each entry is a file of its own, named by the hash of all
+that it depends on: the kernel, tinygrad, the compiler and the processor. It
+is written beside its place and renamed into it, so that any number of
+processes may share the folder and one that is killed leaves no half entry;
+an entry whose checksum is wrong is replaced.
+
+Environment variables:
+    `KERAS_TINYGRAD_CACHE`: the folder; `0` or `off` keeps nothing on disk.
+        By default `keras-tinygrad` in the user's cache folder.
+    `KERAS_TINYGRAD_CACHE_MB`: the folder's size, 512 by default. Beyond it
+        the entries that were longest unused are deleted.
+"""
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import importlib.metadata
+import os
+import pickle
+import platform
+import shutil
+import sys
+import tempfile
+import time
+
+from keras.src.backend.tinygrad.engine.internals import BEAM
+from keras.src.backend.tinygrad.engine.internals import Device
+from keras.src.backend.tinygrad.engine.internals import Ops
+from keras.src.backend.tinygrad.engine.internals import ProgramInfo
+from keras.src.backend.tinygrad.engine.internals import UOp
+from keras.src.backend.tinygrad.engine.internals import do_to_program
+from keras.src.backend.tinygrad.engine.internals import optimize_local_size
+from keras.src.backend.tinygrad.engine.internals import helpers_module
+from keras.src.backend.tinygrad.engine.internals import to_program_cache
+from keras.src.backend.tinygrad.engine.internals import to_program_key
+
+_MAGIC = b"KTG1"
+_OFF = ("0", "off", "false", "no")
+# How many entries are written between two looks at the folder's size.
+_TRIM_INTERVAL = 128
+# An entry's time of use is only written when it is this old, in seconds.
+_TOUCH_AFTER = 24 * 3600
+
+
+@functools.cache
+def folder():
+    """The cache's folder, or `None` where it is switched off."""
+    place = os.environ.get("KERAS_TINYGRAD_CACHE", "")
+    if place.lower() in _OFF:
+        return None
+    if not place:
+        if sys.platform == "darwin":
+            base = os.path.expanduser("~/Library/Caches")
+        elif sys.platform == "win32":
+            base = os.environ.get("LOCALAPPDATA", os.path.expanduser("~"))
+        else:
+            base = os.environ.get("XDG_CACHE_HOME")
+            base = base or os.path.expanduser("~/.cache")
+        place = os.path.join(base, "keras-tinygrad")
+    return place
+
+
+def size_limit():
+    """The folder's size limit in bytes."""
+    return int(os.environ.get("KERAS_TINYGRAD_CACHE_MB", "512")) << 20
+
+
+def load(kind, key):
+    """Reads an entry.
+
+    Args:
+        kind: String, what the entry is.
+        key: Bytes that identify it among entries of its kind.
+
+    Returns:
+        The object, or `None` if there is none that is whole.
+    """
+    path = _path(kind, key)
+    if path is None:
+        return None
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+        payload = content[36:]
+        if content[:4] != _MAGIC:
+            return None
+        if content[4:36] != hashlib.sha256(payload).digest():
+            return None
+        value = pickle.loads(payload)
+        if time.time() - os.stat(path).st_mtime > _TOUCH_AFTER:
+            os.utime(path)
+        return value
+    except Exception:
+        # Missing, unreadable, or written by other code: it is made anew.
+        return None
+
+
+def store(kind, key, value):
+    """Writes an entry; a folder that cannot be written is no error.
+
+    Args:
+        kind: String, what the entry is.
+        key: Bytes that identify it among entries of its kind.
+        value: Object that can be pickled.
+    """
+    path = _path(kind, key)
+    if path is None:
+        return
+    payload = pickle.dumps(value, protocol=5)
+    content = _MAGIC + hashlib.sha256(payload).digest() + payload
+    temporary = None
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(
+            prefix=".", suffix=".tmp", dir=os.path.dirname(path)
+        )
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except OSError:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        return
+    _Trimmer.count += 1
+    if _Trimmer.count % _TRIM_INTERVAL == 1:
+        trim()
+
+
+class _Trimmer:
+    count = 0
+
+
+def trim():
+    """Deletes the entries longest unused until the folder fits its limit."""
+    entries = []
+    try:
+        with os.scandir(folder()) as scan:
+            for entry in scan:
+                with contextlib.suppress(OSError):
+                    status = entry.stat()
+                    entries.append(
+                        (status.st_mtime, status.st_size, entry.path)
+                    )
+    except OSError:
+        return
+    now, total = time.time(), 0
+    for used, size, path in sorted(entries, reverse=True):
+        # What a killed process left half written is deleted after an hour.
+        abandoned = path.endswith(".tmp") and now - used > 3600
+        total += size
+        if abandoned or total > size_limit():
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+def _path(kind, key):
+    place = folder()
+    if place is None:
+        return None
+    digest = hashlib.sha256(kind.encode() + b"\0" + key).hexdigest()
+    return os.path.join(place, f"{kind}-{digest[:40]}")
+
+
+@functools.cache
+def _tinygrad_fingerprint():
+    sizes = []
+    for root, folders, files in os.walk(os.path.dirname(helpers_module.__file__)):
+        folders.sort()
+        for name in sorted(files):
+            if name.endswith(".py"):
+                size = os.path.getsize(os.path.join(root, name))
+                sizes.append(f"{name}:{size}")
+    version = importlib.metadata.version("tinygrad")
+    return f"{version} {hashlib.sha256(' '.join(sizes).encode()).hexdigest()}"
+
+
+@functools.cache
+def _processor_fingerprint():
+    try:
+        with open("/proc/cpuinfo") as file:
+            lines = file.read().split("\n\n")[0].splitlines()
+        names = ("model name", "flags", "Features", "CPU part")
+        return "\n".join(x for x in lines if x.split("\t")[0] in names)
+    except OSError:
+        return platform.processor()
+
+
+@functools.cache
+def _compiler_fingerprint(compiler):
+    parts = [type(compiler).__name__, str(compiler.cachekey)]
+    parts.append(repr(getattr(compiler, "args", "")))
+    binary = shutil.which(os.environ.get("CC", "clang"))
+    if "Clang" in type(compiler).__name__ and binary is not None:
+        binary = os.path.realpath(binary)
+        status = os.stat(binary)
+        parts += [binary, str(status.st_size), str(status.st_mtime_ns)]
+    return " ".join(parts)
+
+
+def fingerprint(device):
+    """What a device's programs depend on besides their kernels.
+
+    Args:
+        device: Canonical tinygrad device.
+
+    Returns:
+        String with tinygrad's, the compiler's and the processor's identity.
+    """
+    renderer = Device[device].renderer
+    parts = [_tinygrad_fingerprint(), type(renderer).__name__]
+    parts += [repr(renderer.target), sys.platform]
+    if renderer.compiler is not None:
+        parts.append(_compiler_fingerprint(renderer.compiler))
+    if device.split(":")[0] == "CPU":
+        parts.append(_processor_fingerprint())
+    return "\n".join(parts)
+
+
+def compile_calls(calls):
+    """Finds or makes the programs of a schedule.
+
+    Args:
+        calls: Sequence of `CALL` uops.
+
+    Returns:
+        List with one `PROGRAM` uop for each call, `None` for what is no
+        kernel.
+    """
+    wanted = [_kernel(call) for call in calls]
+    missing = {}
+    for kernel in wanted:
+        if kernel is None:
+            continue
+        ast, device = kernel
+        key = to_program_key(ast, Device[device].renderer)
+        if key in to_program_cache or key in missing:
+            continue
+        found = load("program", _program_key(key, device))
+        if found is None:
+            missing[key] = kernel
+        else:
+            to_program_cache[key] = unpack(found)
+    if missing:
+        _compile(missing)
+    programs = []
+    for call, kernel in zip(calls, wanted):
+        if kernel is None:
+            programs.append(None)
+            continue
+        ast, device = kernel
+        key = to_program_key(ast, Device[device].renderer)
+        program = to_program_cache[key]
+        sized = optimize_local_size(call, program)
+        programs.append(program if sized is None else sized.src[0])
+    return programs
+
+
+def _kernel(call):
+    body = call.src[0]
+    if body.op is Ops.SINK:
+        if BEAM.value >= 1 and body.arg.beam == 0:
+            arg = dataclasses.replace(body.arg, beam=BEAM.value)
+            body = body.replace(arg=arg)
+        return body, call.src[1].device
+    return (body, call.src[1].device) if body.op is Ops.PROGRAM else None
+
+
+def _program_key(key, device):
+    text = "\n".join([fingerprint(device), *map(repr, key[2:])])
+    return key[0] + text.encode()
+
+
+def _compile(missing):
+    """Generates sources here, while threads wait for compiler processes."""
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        generated = {}
+        for key, (ast, device) in missing.items():
+            renderer = Device[device].renderer
+            with _deferred(renderer, pool) as compiling:
+                program = do_to_program(ast, renderer)
+            generated[key] = program, device, compiling
+        for key, (program, device, compiling) in generated.items():
+            if compiling:
+                binary = UOp(Ops.BINARY, arg=compiling[0].result())
+                program = program.replace(src=(*program.src[:3], binary))
+            program = strip(program)
+            to_program_cache[key] = program
+            store("program", _program_key(key, device), pack(program))
+
+
+@contextlib.contextmanager
+def _deferred(renderer, pool):
+    # A search for options times each candidate, so it compiles at once.
+    compiler, compiling = renderer.compiler, []
+    if compiler is None or BEAM.value >= 1:
+        yield compiling
+        return
+
+    class Deferred:
+        def __getattr__(self, name):
+            return getattr(compiler, name)
+
+        def compile_cached(self, source):
+            compiling.append(pool.submit(compiler.compile, source))
+            return b"pending"
+
+    renderer.compiler = Deferred()
+    try:
+        yield compiling
+    finally:
+        renderer.compiler = compiler
+
+
+def strip(program):
+    """Drops from a compiled program what only its making needed.
+
+    Args:
+        program: `PROGRAM` uop with its binary.
+
+    Returns:
+        `PROGRAM` uop that runs the same and keeps no graph alive.
+    """
+    sink, linear, source, binary = program.src
+    params = tuple(u for u in linear.src if u.op is Ops.PARAM)
+    return program.replace(
+        src=(
+            UOp(Ops.SINK, arg=sink.arg),
+            UOp(Ops.LINEAR, src=params),
+            source,
+            binary,
+        )
+    )
+
+
+def pack(program):
+    """Turns a stripped program into a tuple that pickles small and fast."""
+    sink, linear, source, binary = program.src
+    return program.arg, sink.arg, linear.src, source.arg, binary.arg
+
+
+def unpack(packed):
+    """Makes a `PROGRAM` uop of what `pack` returned."""
+    info, kernel, params, source, binary = packed
+    if not isinstance(info, ProgramInfo):
+        raise TypeError(f"Expected ProgramInfo, got {type(info)}")
+    return UOp(
+        Ops.PROGRAM,
+        src=(
+            UOp(Ops.SINK, arg=kernel),
+            UOp(Ops.LINEAR, src=params),
+            UOp(Ops.SOURCE, arg=source),
+            UOp(Ops.BINARY, arg=binary),
+        ),
+        arg=info,
+    )
