@@ -29,8 +29,8 @@ from tinygrad.engine.realize import get_runtime  # noqa: F401
 from tinygrad.engine.realize import optimize_local_size  # noqa: F401
 from tinygrad.engine.realize import run_linear  # noqa: F401
 from tinygrad.helpers import BEAM  # noqa: F401
-from tinygrad.helpers import Context  # noqa: F401
 from tinygrad.helpers import DEBUG  # noqa: F401
+from tinygrad.helpers import Context  # noqa: F401
 from tinygrad.helpers import GlobalCounters  # noqa: F401
 from tinygrad.helpers import disable_gc  # noqa: F401
 from tinygrad.helpers import mv_address  # noqa: F401
@@ -48,13 +48,13 @@ from tinygrad.tensor import all_tensors  # noqa: F401
 from tinygrad.tensor import transform_to_call  # noqa: F401
 from tinygrad.uop import GroupOp  # noqa: F401
 from tinygrad.uop import Ops  # noqa: F401
-from tinygrad.uop.ops import PatternMatcher  # noqa: F401
-from tinygrad.uop.ops import UPat  # noqa: F401
 from tinygrad.uop.ops import KernelInfo  # noqa: F401
 from tinygrad.uop.ops import ParamArg  # noqa: F401
+from tinygrad.uop.ops import PatternMatcher  # noqa: F401
 from tinygrad.uop.ops import ProgramInfo  # noqa: F401
 from tinygrad.uop.ops import UOp  # noqa: F401
 from tinygrad.uop.ops import UOpMetaClass  # noqa: F401
+from tinygrad.uop.ops import UPat  # noqa: F401
 from tinygrad.uop.ops import buffers  # noqa: F401
 from tinygrad.uop.ops import graph_rewrite  # noqa: F401
 from tinygrad.uop.ops import shape_to_shape_arg  # noqa: F401

@@ -8,13 +8,14 @@ import functools
 
 from tinygrad import Tensor
 
-from keras.src.backend.tinygrad.engine import realize as realize_module
+from keras.src.backend.tinygrad.engine import compiler
 from keras.src.backend.tinygrad.engine import tracing
+from keras.src.backend.tinygrad.engine.realize import realize
 from keras.src.backend.tinygrad.engine.runtime_lock import lock
 
 
 def _realize(self, *others, do_update_stats=True):
-    realize_module.realize(self, *others)
+    realize(self, *others)
     return self
 
 
@@ -43,4 +44,7 @@ def apply():
     Tensor.__array__ = _array
     # A read of values on the host inside a compiled step must be noticed.
     Tensor._buffer = _buffer(Tensor._buffer)
+    # The CPU device compiles with zig where there is no clang, and bfloat16
+    # with a clang that does not have it.
+    compiler.install()
     Tensor._keras_patched = True
