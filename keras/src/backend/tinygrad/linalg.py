@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 from tinygrad import Tensor
-from tinygrad import dtypes as tinygrad_dtypes
+from tinygrad import dtypes
 
 from keras.src import tree
 from keras.src.backend import config
@@ -542,7 +542,7 @@ def matrix_rank(x, tol=None):
         tol = values.max(-1, keepdim=True) * _default_rcond(x)
     elif not isinstance(tol, (int, float)):
         tol = convert_to_tensor(tol, values.dtype).unsqueeze(-1)
-    return (values > tol).sum(-1).cast(tinygrad_dtypes.int32)
+    return (values > tol).sum(-1).cast(dtypes.int32)
 
 
 def pinv(x, rcond=None):
@@ -650,7 +650,7 @@ def _matrices(name, x, square=False):
 
 
 def _host_dtype(x):
-    return "float64" if x.dtype == tinygrad_dtypes.float64 else "float32"
+    return "float64" if x.dtype == dtypes.float64 else "float32"
 
 
 def _call(fn, name, inputs, shapes, gradient):

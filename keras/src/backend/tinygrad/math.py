@@ -4,17 +4,19 @@ import functools
 
 import numpy as np
 from tinygrad import Tensor
-from tinygrad import dtypes as tinygrad_dtypes
+from tinygrad import dtypes
 
 from keras.src.backend import standardize_dtype
-from keras.src.backend.common import dtypes
+from keras.src.backend.tinygrad import linalg
 from keras.src.backend.tinygrad import special
+from keras.src.backend.tinygrad.complex import ComplexTensor
 from keras.src.backend.tinygrad.core import cast
 from keras.src.backend.tinygrad.core import convert_to_numpy
 from keras.src.backend.tinygrad.core import convert_to_tensor
 from keras.src.backend.tinygrad.core import to_tinygrad_dtype
 from keras.src.backend.tinygrad.engine.host_call import host_call
 from keras.src.backend.tinygrad.engine.indexing import scatter_rows
+from keras.src.backend.tinygrad.numpy.common import floating
 
 
 def segment_sum(data, segment_ids, num_segments=None, sorted=False):
@@ -128,7 +130,7 @@ def cdist(x, y):
             "Last dimension of inputs to `cdist` must match. Received: "
             f"x.shape={x.shape}, y.shape={y.shape}"
         )
-    dtype = dtypes.result_type(x.dtype, y.dtype, float)
+    dtype = floating(x.dtype, y.dtype)
     difference = cast(x, dtype).unsqueeze(-2) - cast(y, dtype).unsqueeze(-3)
     return difference.square().sum(axis=-1).sqrt()
 
@@ -179,8 +181,12 @@ def _complex_parts(x):
             "At least one tensor in input `x` is not of type float."
             f"Received: x={x}."
         )
-    dtype = to_tinygrad_dtype(dtypes.result_type(real.dtype, imag.dtype))
+    dtype = to_tinygrad_dtype(floating(real.dtype, imag.dtype))
     return real.cast(dtype), imag.cast(dtype)
+
+
+def _get_complex_tensor_from_tuple(x):
+    return ComplexTensor(*_complex_parts(x))
 
 
 def fft(x):
@@ -296,7 +302,7 @@ def _bin_multiplicity(length, dtype):
 def _spectral_call(fn, inputs, shapes, gradient, name):
     dtype = inputs[0].dtype
     # NumPy transforms float32 and float64.
-    wide = "float64" if dtype == tinygrad_dtypes.float64 else "float32"
+    wide = "float64" if dtype == dtypes.float64 else "float32"
     results = host_call(
         fn,
         [cast(x, wide) for x in inputs],
@@ -414,10 +420,8 @@ def erfinv(x):
 
 
 def logdet(x):
-    from keras.src.backend.tinygrad.numpy import slogdet
-
-    return slogdet(x)[1]
+    return linalg.slogdet(x)[1]
 
 
 def _to_float(x):
-    return cast(x, dtypes.result_type(x.dtype, float))
+    return cast(x, floating(x.dtype))
