@@ -40,19 +40,21 @@ def absent_package(error):
     An import inside the tinygrad backend is never excused: the backend must
     not need another framework.
     """
-    while error is not None:
-        if isinstance(error, ImportError):
-            match = LAZY_MODULE_MESSAGE.search(
-                str(error)
-            ) or PYTHON_MESSAGE.search(str(error))
-            package = match.group(1).split(".")[0] if match else None
-            if (
-                package in OPTIONAL_PACKAGES
-                and importlib.util.find_spec(package) is None
-                and not _raised_in_our_backend(error)
-            ):
-                return package
+    # pytest wraps what a module raises on import.
+    if isinstance(error, pytest.Collector.CollectError):
         error = error.__cause__
+    while isinstance(error, ImportError):
+        match = LAZY_MODULE_MESSAGE.search(str(error)) or PYTHON_MESSAGE.search(
+            str(error)
+        )
+        package = match.group(1).split(".")[0] if match else None
+        if (
+            package in OPTIONAL_PACKAGES
+            and importlib.util.find_spec(package) is None
+            and not _raised_in_our_backend(error)
+        ):
+            return package
+        error = error.__cause__ or error.__context__
     return None
 
 
