@@ -18,9 +18,9 @@ from tinygrad import Tensor
 from tinygrad import dtypes
 
 from keras.src.backend.tinygrad.engine import blas
-from keras.src.backend.tinygrad.engine.host_call import constant_words
-from keras.src.backend.tinygrad.engine.host_call import on_cpu
-from keras.src.backend.tinygrad.engine.internals import KernelInfo
+from keras.src.backend.tinygrad.engine.handwritten import constant_words
+from keras.src.backend.tinygrad.engine.handwritten import kernel
+from keras.src.backend.tinygrad.engine.handwritten import on_cpu
 from keras.src.backend.tinygrad.engine.internals import UOp
 from keras.src.backend.tinygrad.engine.views import StridedView
 
@@ -323,9 +323,7 @@ def _kernel(dtype):
     )
     if library.set_threads:
         done = set_threads(_Word.THREADS_AFTER, done)
-    return UOp.sink(
-        done, arg=KernelInfo(name=f"gemm_{_NAMES[dtype]}", opts_to_apply=())
-    )
+    return kernel(done, f"gemm_{_NAMES[dtype]}")
 
 
 def _gradient_function(left, right, out_shape):

@@ -21,7 +21,9 @@ from tinygrad import Device
 from tinygrad import Tensor
 from tinygrad import dtypes
 
-from keras.src.backend.tinygrad.engine.internals import KernelInfo
+from keras.src.backend.tinygrad.engine.handwritten import constant_words
+from keras.src.backend.tinygrad.engine.handwritten import kernel
+from keras.src.backend.tinygrad.engine.handwritten import on_cpu
 from keras.src.backend.tinygrad.engine.internals import UOp
 from keras.src.backend.tinygrad.engine.transfer import NUMPY_DTYPES
 from keras.src.backend.tinygrad.engine.transfer import TINYGRAD_DTYPES
@@ -127,15 +129,6 @@ def raise_pending():
         raise failure
 
 
-def on_cpu(tensor):
-    """Returns `tensor` as a contiguous tensor with storage on the CPU."""
-    if 0 in tensor.shape:
-        return tensor
-    if tensor.device is None:
-        return tensor.clone(device="CPU")
-    return tensor.to("CPU").contiguous()
-
-
 def _dtype(name):
     for dtype in TINYGRAD_DTYPES:
         if dtype.name == name:
@@ -187,9 +180,7 @@ def _kernel(count):
                 ret_dtype=dtypes.void,
             )
         )
-    return UOp.sink(
-        call, arg=KernelInfo(name=f"host_call_{count}", opts_to_apply=())
-    )
+    return kernel(call, f"host_call_{count}")
 
 
 def _gradient_function(gradient, operands, read, specs, written, name):
@@ -251,15 +242,6 @@ def _handle(fn, outputs, inputs):
     else:
         _handles.move_to_end(key)
     return handle
-
-
-def constant_words(values):
-    """Returns a realized uint64 CPU tensor of the given Python ints."""
-    uop = UOp.new_buffer("CPU", len(values), dtypes.uint64)
-    buffer = uop.buffer.allocate()
-    words = np.frombuffer(buffer.as_memoryview(force_zero_copy=True), "u8")
-    words[:] = values
-    return Tensor(uop)
 
 
 def _identity(value):

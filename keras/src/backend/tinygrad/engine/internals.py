@@ -18,6 +18,7 @@ from tinygrad.device import Buffer  # noqa: F401
 from tinygrad.device import BufferSpec  # noqa: F401
 from tinygrad.device import CompileError  # noqa: F401
 from tinygrad.device import Compiler  # noqa: F401
+from tinygrad.device import LRUAllocator  # noqa: F401
 from tinygrad.device import TinyELF  # noqa: F401
 from tinygrad.dtype import AddrSpace  # noqa: F401
 from tinygrad.dtype import dtypes  # noqa: F401
@@ -35,10 +36,15 @@ from tinygrad.helpers import GlobalCounters  # noqa: F401
 from tinygrad.helpers import disable_gc  # noqa: F401
 from tinygrad.helpers import mv_address  # noqa: F401
 from tinygrad.mixin.gradient import compute_gradient  # noqa: F401
+from tinygrad.renderer import Estimates  # noqa: F401
 from tinygrad.renderer.cstyle import ClangRenderer  # noqa: F401
+from tinygrad.renderer.llvmir import CPULLVMRenderer  # noqa: F401
 from tinygrad.renderer.nir import LVPRenderer  # noqa: F401
+from tinygrad.runtime.ops_cpu import CPUAllocator  # noqa: F401
 from tinygrad.runtime.ops_cpu import CPUProgram  # noqa: F401
 from tinygrad.runtime.support.compiler_cpu import ClangCompiler  # noqa: F401, E501
+from tinygrad.runtime.support.hcq import HCQBuffer  # noqa: F401
+from tinygrad.runtime.support.hcq import MMIOInterface  # noqa: F401
 from tinygrad.schedule import pm_copy_from_store  # noqa: F401
 from tinygrad.schedule import pm_resolve_linear_call  # noqa: F401
 from tinygrad.schedule import pm_schedule  # noqa: F401

@@ -1,0 +1,47 @@
+"""What the kernels share that are written by hand, as UOps.
+
+They get their sizes from a buffer of words rather than in their source: so
+one program, compiled once, serves all shapes.
+"""
+
+import numpy as np
+from tinygrad import Tensor
+from tinygrad import dtypes
+
+from keras.src.backend.tinygrad.engine.internals import Estimates
+from keras.src.backend.tinygrad.engine.internals import KernelInfo
+from keras.src.backend.tinygrad.engine.internals import UOp
+
+
+def constant_words(values):
+    """Returns a realized uint64 CPU tensor of the given Python ints."""
+    uop = UOp.new_buffer("CPU", len(values), dtypes.uint64)
+    buffer = uop.buffer.allocate()
+    words = np.frombuffer(buffer.as_memoryview(force_zero_copy=True), "u8")
+    words[:] = values
+    return Tensor(uop)
+
+
+def on_cpu(tensor):
+    """Returns `tensor` as a contiguous tensor with storage on the CPU."""
+    if 0 in tensor.shape:
+        return tensor
+    if tensor.device is None:
+        return tensor.clone(device="CPU")
+    return tensor.to("CPU").contiguous()
+
+
+def kernel(done, name):
+    """Makes a kernel of its last operation.
+
+    Args:
+        done: `UOp` that everything the kernel does comes before.
+        name: Name of the kernel.
+
+    Returns:
+        `SINK` uop, compiled as it stands: its loops are not unrolled.
+    """
+    # tinygrad cannot estimate the work of a loop whose end is in memory. It
+    # leaves a kernel with a tag to its author.
+    info = KernelInfo(name=name, estimates=Estimates())
+    return UOp.sink(done, arg=info, tag=1)
