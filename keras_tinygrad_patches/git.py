@@ -115,7 +115,13 @@ class Repository:
         return done.stdout.decode().strip() or None
 
     def keep(self, ref, commit):
-        self.git("update-ref", ref, commit)
+        """Names a commit, which another process may just have named too."""
+        self.git("update-ref", ref, commit, check=False)
+        if self.find(ref) != commit:
+            raise Failure(
+                f"git could not write {ref} to {self.path}. It can be deleted: "
+                "it is made anew."
+            )
 
     def tree(self, commit):
         return self.text("rev-parse", f"{commit}^{{tree}}")

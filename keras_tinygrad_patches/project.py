@@ -1,4 +1,4 @@
-"""Where the fork keeps its files, and which upstream release it is pinned to."""
+"""Where the fork keeps its files, and the upstream release it is pinned to."""
 
 import dataclasses
 import json

@@ -1,6 +1,5 @@
 """Replays the patch series onto another release, by three-way merges."""
 
-import contextlib
 import dataclasses
 import difflib
 import json
@@ -99,9 +98,8 @@ def run(project, version=None, keras_git=None, mode=None, say=print):
         _Rebase(project, home, say).resume()
     elif mode == "check":
         project.cache.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=project.cache) as directory:
-            rebase = _Rebase(project, pathlib.Path(directory), say, check=True)
-            rebase.start(version, keras_git)
+        scratch = pathlib.Path(tempfile.mkdtemp(dir=project.cache))
+        _Rebase(project, scratch, say, check=True).start(version, keras_git)
     else:
         _Rebase(project, home, say).start(version, keras_git)
 
@@ -118,6 +116,15 @@ class _Rebase:
         self.patches = series.read_all(project)
 
     def start(self, version, keras_git):
+        try:
+            self._start(version, keras_git)
+        finally:
+            # A check leaves nothing; nor does a rebase that did not stop.
+            if self.check or not (self.home / "state.json").exists():
+                shutil.rmtree(self.home, ignore_errors=True)
+                self.repository.git("worktree", "prune")
+
+    def _start(self, version, keras_git):
         stack = read_stack(self.project, tests=True)
         if not self.check:
             self._refuse_edits(stack)
@@ -134,8 +141,7 @@ class _Rebase:
         self.state = State(pin, base, stack.base, stack.commits, self._digest())
         self.home.mkdir(parents=True, exist_ok=True)
         self.worktree = Worktree.add(self.repository, self.home / "tree", base)
-        with self._clean_up():
-            self._go_on()
+        self._go_on()
 
     def resume(self):
         self.state = State.read(self.home / "state.json")
@@ -157,15 +163,6 @@ class _Rebase:
         if edits.changed:
             raise Failure(describe_edits(edits))
 
-    @contextlib.contextmanager
-    def _clean_up(self):
-        """A check leaves nothing; nor does a rebase that did not stop."""
-        try:
-            yield
-        finally:
-            if self.check or not (self.home / "state.json").exists():
-                self.worktree.remove()
-
     def _digest(self):
         return series.digest(self.patches)
 
@@ -181,20 +178,37 @@ class _Rebase:
         self._test()
         if self.check:
             self.say("The series replays cleanly, and nothing was changed.")
-            return
-        self._write(result)
+        else:
+            self._write(result)
 
     def _replay(self, index):
         patch = self.patches[index]
         old = [self.state.old_base, *self.state.old]
         files = self.repository.files(self._parent)
-        if series.is_out_of_reach(patch, files) or old[index] == old[index + 1]:
+        if series.is_out_of_reach(patch, files):
             self.state.new.append(self._parent)
+            return
+        if old[index] == old[index + 1]:
+            self.state.new.append(self._apply_anew(patch))
             return
         self.worktree.move(self._parent)
         if self.worktree.pick(old[index + 1]):
             self._stop(patch)
         self._commit(patch)
+
+    def _apply_anew(self, patch):
+        """Applies a test patch that the old release had no use for."""
+        commit, error = series.apply_with_offset(
+            self.repository, self._parent, patch
+        )
+        if commit is None:
+            raise Failure(
+                f"The patch {patch.name} was kept while releases did not ship "
+                "the tests it is for, and does not apply to the tests of this "
+                f"one:\n{error}\nRebase onto the release that it was made for "
+                "first, or take it out of the series. Nothing was changed."
+            )
+        return commit
 
     def _commit(self, patch):
         self.state.new.append(
@@ -269,7 +283,7 @@ class _Rebase:
             upstream.requirements(self.repository, commit)
             for commit in (self.state.old_base, self.state.base)
         )
-        if old and new and old != new:
+        if None not in (old, new) and old != new:
             gone = ", ".join(sorted(old - new)) or "none"
             come = ", ".join(sorted(new - old)) or "none"
             self.say(

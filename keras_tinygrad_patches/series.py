@@ -170,6 +170,27 @@ def apply_patches(repository, base, patches):
     return commits
 
 
+def apply_with_offset(repository, parent, patch):
+    """Applies a patch at whatever lines it fits.
+
+    Returns:
+        Tuple of the commit and git's complaint, one of them `None`.
+    """
+    with repository.index(parent) as git:
+        done = git(
+            *("apply", "--cached", "--whitespace=nowarn"),
+            data=patch.diff.encode(),
+            check=False,
+        )
+        if done.returncode:
+            return None, done.stderr.decode(errors="replace").strip()
+        tree = git("write-tree").stdout.decode().strip()
+    return (
+        repository.commit_tree(tree, parent, patch.message, patch.author),
+        None,
+    )
+
+
 def is_out_of_reach(patch, files):
     """Whether a patch is for tests that a release does not ship."""
     return patch.tests and not any(path in files for path in patch.files)
@@ -178,22 +199,12 @@ def is_out_of_reach(patch, files):
 def _apply(repository, parent, patch):
     if is_out_of_reach(patch, repository.files(parent)):
         return parent
-    with repository.index(parent) as git:
-        done = git(
-            "apply",
-            "--cached",
-            "--whitespace=nowarn",
-            data=patch.diff.encode(),
-            check=False,
+    commit, error = apply_with_offset(repository, parent, patch)
+    if commit is None:
+        raise Failure(
+            f"The patch {patch.name} does not apply to the pinned release:\n"
+            f"{error}\n{_REMEDY}"
         )
-        if done.returncode:
-            raise Failure(
-                f"The patch {patch.name} does not apply to the pinned release:"
-                f"\n{done.stderr.decode(errors='replace').strip()}\n"
-                f"{_REMEDY}"
-            )
-        tree = git("write-tree").stdout.decode().strip()
-    commit = repository.commit_tree(tree, parent, patch.message, patch.author)
     if repository.diff(parent, commit) != patch.diff:
         raise Failure(
             f"The patch {patch.name} does not apply exactly: its lines stand "

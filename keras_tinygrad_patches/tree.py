@@ -244,7 +244,7 @@ def _prune(folder):
 
 
 def read_written(project):
-    """The commit and files that `vendor` wrote last; `(None, None)` at first."""
+    """The commit and files that `vendor` wrote last, or `(None, None)`."""
     path = project.cache / "written.json"
     if not path.exists():
         return None, None

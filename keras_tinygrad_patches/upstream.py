@@ -136,10 +136,10 @@ def read_tag(checkout, tag):
 
 
 def requirements(repository, commit):
-    """Set of what a release's wheel requires; empty for a checkout's tree."""
+    """Set of what a release's wheel requires; `None` for a checkout's tree."""
     blob = repository.files(commit).get(METADATA)
     if blob is None:
-        return set()
+        return None
     metadata = email.message_from_bytes(repository.read([blob])[blob])
     python = metadata.get_all("Requires-Python", [])
     return {
