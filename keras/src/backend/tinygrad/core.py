@@ -21,6 +21,7 @@ from keras.src.backend.common.stateless_scope import get_stateless_scope
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.common.symbolic_scope import SymbolicScope
 from keras.src.backend.config import floatx
+from keras.src.backend.tinygrad import complex
 from keras.src.backend.tinygrad import engine
 from keras.src.backend.tinygrad.engine.gradient import custom_vjp
 from keras.src.backend.tinygrad.engine.indexing import gather_rows
@@ -130,7 +131,8 @@ class Variable(KerasVariable):
     def _initialize(self, value):
         value = convert_to_tensor(value, dtype=self._dtype)
         self._value = _own_buffer(value, get_device())
-        engine.track_state(self)
+        if isinstance(self._value, Tensor):
+            engine.track_state(self)
 
     def _direct_assign(self, value):
         # A new buffer, not a write into the old one: lazy graphs that read
@@ -189,7 +191,9 @@ def convert_to_tensor(x, dtype=None, sparse=None, ragged=None):
         dtype = standardize_dtype(dtype)
     if isinstance(x, Variable):
         x = x.value
-    if is_tensor(x):
+    if complex.is_complex(x) or complex.is_complex_dtype(dtype):
+        return complex.convert(x, dtype)
+    if isinstance(x, Tensor):
         if x.device is not None and x.device != get_device():
             x = x.to(get_device())
         return x.cast(to_tinygrad_dtype(dtype or x.dtype))
@@ -249,6 +253,8 @@ def _stack(values, dtype):
 def convert_to_numpy(x):
     if isinstance(x, Variable):
         x = x.value
+    if isinstance(x, complex.ComplexTensor):
+        return x.numpy()
     if is_tensor(x):
         return to_numpy(x)
     if isinstance(x, (list, tuple)):
@@ -257,7 +263,7 @@ def convert_to_numpy(x):
 
 
 def is_tensor(x):
-    return isinstance(x, Tensor)
+    return isinstance(x, (Tensor, complex.ComplexTensor))
 
 
 def shape(x):
