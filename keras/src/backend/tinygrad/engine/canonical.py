@@ -186,4 +186,3 @@ def _buffer_entry(uop, graph):
             "from the step, or keep it in a variable."
         )
     return (Ops.BUFFER, uop.dtype, device, uop.src, allocated)
-

@@ -7,7 +7,9 @@ import numpy as np
 
 from keras.src import tree
 from keras.src.backend.tinygrad.engine import tracing
+from keras.src.backend.tinygrad.engine.alternatives import settle
 from keras.src.backend.tinygrad.engine.canonical import canonicalize
+from keras.src.backend.tinygrad.engine.canonical import is_stored_whole
 from keras.src.backend.tinygrad.engine.canonical import pending_effects
 from keras.src.backend.tinygrad.engine.canonical import stored_value
 from keras.src.backend.tinygrad.engine.canonical import superseded_stores
@@ -20,6 +22,7 @@ from keras.src.backend.tinygrad.engine.internals import UOp
 from keras.src.backend.tinygrad.engine.internals import apply_map_to_tensors
 from keras.src.backend.tinygrad.engine.internals import buffers
 from keras.src.backend.tinygrad.engine.internals import disable_gc
+from keras.src.backend.tinygrad.engine.internals import dtypes
 from keras.src.backend.tinygrad.engine.internals import (
     shape_to_shape_arg as shape_source,
 )
@@ -119,6 +122,26 @@ def _describe(leaf):
     return (type(leaf), leaf)
 
 
+def _give_own_buffers(slots):
+    """Realizes states, and parts those that share a buffer."""
+    slots = [slot for slot in slots if slot._value is not None]
+    realize(*[slot._value for slot in slots])
+    seen = set()
+    for slot in slots:
+        if slot._value.uop.base in seen:
+            slot._value = _moved(slot._value)
+        seen.add(slot._value.uop.base)
+
+
+def _give_randomness_state(device):
+    """Makes tinygrad's own random state older than a trace that draws on it."""
+    if device not in Tensor._device_seeds:
+        Tensor._next_counter(device, 0)
+        start = Tensor([0, 0], device=device, dtype=dtypes.uint32)
+        Tensor._device_rng_counters[device] = start
+    realize(Tensor._device_seeds[device], Tensor._device_rng_counters[device])
+
+
 def _flush_effects():
     """Does the stores into existing buffers that live tensors wait for."""
     for tensor in tracing.live_tensors():
@@ -133,15 +156,20 @@ class _Capture:
     def __init__(self, fn, inputs, leaves, device):
         self._feeds = [_make_feed(leaf, device) for leaf in leaves]
         slots = tracing.tracked_states()
-        realize(*[s._value for s in slots if s._value is not None])
+        _give_own_buffers(slots)
+        _give_randomness_state(device)
         _flush_effects()
         arguments = [
-            leaf if feed is None else Tensor(feed.uop)
+            _constant(leaf, device) if feed is None else Tensor(feed.uop)
             for leaf, feed in zip(leaves, self._feeds)
         ]
+        arguments = tree.pack_sequence_as(inputs, arguments)
         with tracing.Trace() as trace:
-            arguments = tree.pack_sequence_as(inputs, arguments)
             outputs, updates = fn(arguments)
+        if trace.give_buffers():
+            # Tensors that had none were written to: now they can be state.
+            with tracing.Trace() as trace:
+                outputs, updates = fn(arguments)
         try:
             self._lower(outputs, updates, slots, trace)
         finally:
@@ -159,41 +187,51 @@ class _Capture:
         for slot in slots.values():
             if slot._value is not None:
                 holders.setdefault(slot._value.uop.base, _State(slot))
-        for tensor, before in trace.mutated:
-            holders.setdefault(before.base, _TensorState(tensor))
         stores = [
             (slot._value.uop, value.uop)
             for slot, value in updates.values()
             if value.uop is not slot._value.uop
         ]
-        mutated = pending_effects([t.uop for t, _ in trace.mutated])
+        effects = set(pending_effects([t.uop for t, _ in trace.mutated]))
+        for tensor, before in trace.mutated:
+            if not tensor.uop.has_buffer_identity():
+                holders[before.base] = _TensorState(tensor)
+                if not is_stored_whole(tensor.uop, effects):
+                    stores.append((before, tensor.uop))
+        effects = list(effects)
         try:
-            self._plan(outputs, stores, mutated, holders)
+            self._plan(outputs, stores, effects, holders)
         except RuntimeError as error:
             if "cycle" not in str(error):
                 raise
             # Updates that read each other's old values: each is computed
             # before any is stored.
-            stores = [(target, u.contiguous()) for target, u in stores]
-            self._plan(outputs, stores, mutated, holders)
-        if mutated:
-            apply_map_to_tensors(
-                {u: stored_value(u) for u in mutated}, name="effects"
-            )
+            stores = [(target, u.clone()) for target, u in stores]
+            self._plan(outputs, stores, effects, holders)
+        trace.restore()
+        apply_map_to_tensors(
+            {u: stored_value(u) for u in effects}, name="effects"
+        )
 
-    def _plan(self, outputs, stores, mutated, holders):
-        roots = [t.after(t.store(u)) for t, u in stores] + mutated
+    def _plan(self, outputs, stores, effects, holders):
+        roots = [t.after(t.store(u)) for t, u in stores] + effects
         leaves = tree.flatten(outputs)
         wanted = [
             x.uop
             for x in leaves
-            if isinstance(x, Tensor) and not x.uop.is_virtual
+            if isinstance(x, Tensor)
+            and not x.uop.is_virtual
+            and 0 not in x.shape
         ]
         superseded = superseded_stores(roots + wanted)
         fed = [f.uop.base for f in self._feeds if f is not None]
         made, self._outputs, self._templates = {}, [], []
         for leaf in leaves:
             if not isinstance(leaf, Tensor) or leaf.uop.is_virtual:
+                self._outputs.append((leaf, None))
+                continue
+            if 0 in leaf.shape:
+                leaf = _empty(leaf.shape, leaf.dtype, leaf.device)
                 self._outputs.append((leaf, None))
                 continue
             root, buffer = own_buffer(leaf.uop, superseded, fed)
@@ -204,6 +242,7 @@ class _Capture:
             source = shape_source(leaf.uop.shape)
             self._outputs.append((made[buffer], source))
         self._structure = tree.pack_sequence_as(outputs, range(len(leaves)))
+        roots = settle(roots)
         graph = canonicalize(roots)
         self.plan = Plan(lower(roots, fed + graph.inputs, list(made)))
         written = {stored_value(u).base for u in graph.effects}
@@ -314,6 +353,16 @@ def _make_feed(leaf, device):
     if leaf.size == 0:
         return None
     return _ArrayFeed(leaf.shape, dtype, device)
+
+
+def _constant(leaf, device):
+    if isinstance(leaf, np.ndarray):
+        return _empty(leaf.shape, TINYGRAD_DTYPES[leaf.dtype], device)
+    return leaf
+
+
+def _empty(shape, dtype, device):
+    return Tensor.zeros(*shape, dtype=dtype, device=device)
 
 
 class _ArrayFeed:

@@ -178,9 +178,7 @@ def _to_spec(calls, inputs, outputs):
             if base not in index:
                 index[base] = len(slots)
                 slots.append(_slot("scratch", base))
-            views.append(
-                View(index[base], offset, arg.max_numel(), arg.dtype)
-            )
+            views.append(View(index[base], offset, arg.max_numel(), arg.dtype))
         launches.append(Launch(program, call.src[1].device, tuple(views)))
     return Spec(tuple(slots), tuple(launches))
 

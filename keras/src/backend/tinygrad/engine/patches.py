@@ -1,17 +1,77 @@
 """The closed list of patches to tinygrad's own classes, each with its reason.
 
-`apply` is idempotent: a second import of the backend (`set_backend`) finds
-the patches in place.
+`apply` is idempotent, and a second import of the backend (`set_backend`)
+takes the place of the first.
 """
 
-import functools
+import mmap
+import sqlite3
+import sys
 
 from tinygrad import Tensor
 
 from keras.src.backend.tinygrad.engine import compiler
 from keras.src.backend.tinygrad.engine import tracing
+from keras.src.backend.tinygrad.engine.internals import CPUAllocator
+from keras.src.backend.tinygrad.engine.internals import HCQBuffer
+from keras.src.backend.tinygrad.engine.internals import LRUAllocator
+from keras.src.backend.tinygrad.engine.internals import MMIOInterface
+from keras.src.backend.tinygrad.engine.internals import Ops
+from keras.src.backend.tinygrad.engine.internals import UOp
+from keras.src.backend.tinygrad.engine.internals import helpers_module
+from keras.src.backend.tinygrad.engine.internals import mv_address
+from keras.src.backend.tinygrad.engine.internals import tensor_module
 from keras.src.backend.tinygrad.engine.realize import realize
 from keras.src.backend.tinygrad.engine.runtime_lock import lock
+from keras.src.backend.tinygrad.engine.transfer import to_numpy
+
+# How many bytes of freed CPU memory are kept for reuse.
+_KEPT_BYTES = 256 << 20
+
+_ORIGINALS = "_keras_originals"
+
+
+def _original(owner, name):
+    """Returns what tinygrad itself has under a name, patched or not."""
+    originals = vars(Tensor).get(_ORIGINALS)
+    if originals is None:
+        originals = {}
+        setattr(Tensor, _ORIGINALS, originals)
+    return originals.setdefault((owner, name), getattr(owner, name))
+
+
+def apply():
+    """Applies each patch once to tinygrad's classes."""
+    # Code written for tinygrad (its optimizers, say) takes our road too.
+    Tensor.realize = _realize
+    # A read of values on the host inside a compiled step must be noticed,
+    # and two threads may not launch at once.
+    Tensor._buffer = _locked_buffer(_original(Tensor, "_buffer"))
+    # Data adapters and NumPy look for it.
+    Tensor.__array__ = _array
+    # Python numbers and conditions of scalars, as with torch and jax.
+    Tensor.__float__ = lambda self: float(to_numpy(self).item())
+    Tensor.__int__ = lambda self: int(to_numpy(self).item())
+    Tensor.__index__ = _index
+    # `abs` of a Keras variable asks its value for it.
+    Tensor.__abs__ = Tensor.abs
+    Tensor.__bool__ = lambda self: bool(to_numpy(self).item())
+    _iterate_snapshots_of_live_tensors()
+    # A shape of plain numbers is simplified already; tinygrad would rewrite
+    # it at each movement op, for half of the time that building a graph takes.
+    UOp.simplify = _simplify(_original(UOp, "simplify"))
+    # A forked child must not write into its parent's memory.
+    CPUAllocator._alloc = _private_alloc(_original(CPUAllocator, "_alloc"))
+    # Freed memory would be kept for reuse without bound.
+    CPUAllocator.kept_bytes = 0
+    CPUAllocator.alloc = _bounded_alloc
+    CPUAllocator.free = _bounded_free
+    # tinygrad's cache is one SQLite file that a process killed while writing
+    # leaves locked for the others; programs are in `program_cache`.
+    helpers_module.db_connection = _memory_database
+    # The CPU device compiles with zig where there is no clang, and bfloat16
+    # with a clang that does not have it.
+    compiler.install()
 
 
 def _realize(self, *others, do_update_stats=True):
@@ -19,32 +79,108 @@ def _realize(self, *others, do_update_stats=True):
     return self
 
 
+def _locked_buffer(original):
+    def _buffer(self):
+        tracing.check_host_read(self)
+        with lock, tracing.paused():
+            return original(self)
+
+    return _buffer
+
+
 def _array(self, dtype=None, copy=None):
-    array = self.numpy()
+    array = to_numpy(self)
     return array if dtype is None else array.astype(dtype)
 
 
-def _buffer(original):
-    @functools.wraps(original)
-    def read_buffer(self):
-        tracing.check_host_read(self)
-        with lock:
-            return original(self)
+def _index(self):
+    if not (self.dtype.name.startswith(("int", "uint")) and self.shape == ()):
+        raise TypeError(
+            "Only a scalar tensor of an integer dtype can be an index. "
+            f"Received: shape={self.shape}, dtype={self.dtype}"
+        )
+    return int(to_numpy(self).item())
 
-    return read_buffer
+
+class _LiveTensors(dict):
+    """tinygrad's table of live tensors, safe to iterate from any thread.
+
+    `Tensor.backward` loops over it, while another thread makes tensors.
+    """
+
+    def __iter__(self):
+        return iter(list(self.keys()))
 
 
-def apply():
-    """Applies each patch once to tinygrad's classes."""
-    if getattr(Tensor, "_keras_patched", False):
+def _iterate_snapshots_of_live_tensors():
+    old = tensor_module.all_tensors
+    if type(old).__name__ == _LiveTensors.__name__:
         return
-    # Code written for tinygrad (its optimizers, say) takes our road too.
-    Tensor.realize = _realize
-    # Data adapters and `np.asarray` look for it.
-    Tensor.__array__ = _array
-    # A read of values on the host inside a compiled step must be noticed.
-    Tensor._buffer = _buffer(Tensor._buffer)
-    # The CPU device compiles with zig where there is no clang, and bfloat16
-    # with a clang that does not have it.
-    compiler.install()
-    Tensor._keras_patched = True
+    table = _LiveTensors(old)
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get("all_tensors") is old:
+            module.all_tensors = table
+
+
+def _simplify(original):
+    def simplify(self, tracked=False):
+        if self.op is Ops.SINK and all(map(_is_plain, self.src)):
+            return self
+        return original(self, tracked)
+
+    return simplify
+
+
+def _is_plain(uop):
+    if uop.op is Ops.STACK:
+        return all(source.op is Ops.CONST for source in uop.src)
+    return uop.op is Ops.CONST
+
+
+def _private_alloc(original):
+    def _alloc(self, size, options):
+        if options.external_ptr is not None or sys.platform == "win32":
+            return original(self, size, options)
+        memory = mmap.mmap(
+            -1,
+            size,
+            mmap.MAP_ANON | mmap.MAP_PRIVATE,
+            mmap.PROT_READ | mmap.PROT_WRITE,
+        )
+        address = mv_address(memory)
+        return HCQBuffer(
+            address,
+            size,
+            meta=memory,
+            view=MMIOInterface(address, size, fmt="B"),
+            owner=self.dev,
+        )
+
+    return _alloc
+
+
+def _bounded_alloc(self, size, options=None):
+    if self.cache.get((size, options)):
+        self.kept_bytes -= size
+    return LRUAllocator.alloc(self, size, options)
+
+
+def _bounded_free(self, opaque, size, options=None):
+    if self.kept_bytes + size > _KEPT_BYTES:
+        super(LRUAllocator, self).free(opaque, size, options)
+        return
+    before = len(self.cache.get((size, options), ()))
+    LRUAllocator.free(self, opaque, size, options)
+    after = len(self.cache.get((size, options), ()))
+    self.kept_bytes += size * (after - before)
+
+
+def _memory_database():
+    if _memory_database.connection is None:
+        _memory_database.connection = sqlite3.connect(
+            ":memory:", check_same_thread=False
+        )
+    return _memory_database.connection
+
+
+_memory_database.connection = None

@@ -7,6 +7,8 @@ table of addresses; elsewhere a list of launches through tinygrad's runtimes.
 import ctypes
 import time
 
+import numpy as np
+
 from keras.src.backend.tinygrad.engine import host_call
 from keras.src.backend.tinygrad.engine import launcher
 from keras.src.backend.tinygrad.engine.internals import Buffer
@@ -194,8 +196,6 @@ def address(buffer):
     if buffer.device == "CPU":
         return opaque.va_addr
     if buffer.device == "NPY":
-        if not opaque.flags.c_contiguous:
-            raise ValueError("Expected a contiguous NumPy array.")
         return opaque.ctypes.data
     return mv_address(opaque)
 
@@ -213,7 +213,7 @@ class _FlatRunner:
     def __init__(self, plan):
         self._plan = plan
         self.busy = False
-        self._functions, self._keep = [], []
+        self._functions, self._keep, self._held = [], [], []
         rows, uses = [], {}
         # (first value's position, program, index of core_id, shard)
         self._symbolic = []
@@ -259,7 +259,12 @@ class _FlatRunner:
         return position
 
     def bind(self, slot, buffer):
-        start = address(buffer)
+        if buffer.device == "NPY" and not buffer._buf.flags.c_contiguous:
+            # Kept until `release`.
+            self._held.append(np.ascontiguousarray(buffer._buf))
+            start = self._held[-1].ctypes.data
+        else:
+            start = address(buffer)
         if self._bound.get(slot) != start:
             self._bound[slot] = start
             table = self._table
@@ -267,7 +272,8 @@ class _FlatRunner:
                 table[position] = start + offset
 
     def release(self):
-        """Forgets the bound buffers; addresses alone keep nothing alive."""
+        """Forgets the bound buffers; an address keeps none alive."""
+        self._held.clear()
 
     def run(self, scratch, var_vals):
         table = self._table
@@ -287,7 +293,6 @@ class _FlatRunner:
             launcher.walk(table, self._functions)
         finally:
             self.busy = False
-
 
     def profile(self, repeats):
         least = [float("inf")] * len(self._functions)

@@ -23,19 +23,20 @@ import importlib.metadata
 import os
 import pickle
 import platform
-import shutil
 import sys
 import tempfile
 import time
 
+from keras.src.backend.tinygrad.engine import compiler
 from keras.src.backend.tinygrad.engine.internals import BEAM
+from keras.src.backend.tinygrad.engine.internals import ClangCompiler
 from keras.src.backend.tinygrad.engine.internals import Device
 from keras.src.backend.tinygrad.engine.internals import Ops
 from keras.src.backend.tinygrad.engine.internals import ProgramInfo
 from keras.src.backend.tinygrad.engine.internals import UOp
 from keras.src.backend.tinygrad.engine.internals import do_to_program
-from keras.src.backend.tinygrad.engine.internals import optimize_local_size
 from keras.src.backend.tinygrad.engine.internals import helpers_module
+from keras.src.backend.tinygrad.engine.internals import optimize_local_size
 from keras.src.backend.tinygrad.engine.internals import to_program_cache
 from keras.src.backend.tinygrad.engine.internals import to_program_key
 
@@ -170,7 +171,8 @@ def _path(kind, key):
 @functools.cache
 def _tinygrad_fingerprint():
     sizes = []
-    for root, folders, files in os.walk(os.path.dirname(helpers_module.__file__)):
+    top = os.path.dirname(helpers_module.__file__)
+    for root, folders, files in os.walk(top):
         folders.sort()
         for name in sorted(files):
             if name.endswith(".py"):
@@ -192,14 +194,10 @@ def _processor_fingerprint():
 
 
 @functools.cache
-def _compiler_fingerprint(compiler):
-    parts = [type(compiler).__name__, str(compiler.cachekey)]
-    parts.append(repr(getattr(compiler, "args", "")))
-    binary = shutil.which(os.environ.get("CC", "clang"))
-    if "Clang" in type(compiler).__name__ and binary is not None:
-        binary = os.path.realpath(binary)
-        status = os.stat(binary)
-        parts += [binary, str(status.st_size), str(status.st_mtime_ns)]
+def _compiler_fingerprint(kind):
+    parts = [kind.__name__]
+    if issubclass(kind, ClangCompiler):
+        parts.append(compiler.identity())
     return " ".join(parts)
 
 
@@ -216,7 +214,8 @@ def fingerprint(device):
     parts = [_tinygrad_fingerprint(), type(renderer).__name__]
     parts += [repr(renderer.target), sys.platform]
     if renderer.compiler is not None:
-        parts.append(_compiler_fingerprint(renderer.compiler))
+        parts.append(str(renderer.compiler.cachekey))
+        parts.append(_compiler_fingerprint(type(renderer.compiler)))
     if device.split(":")[0] == "CPU":
         parts.append(_processor_fingerprint())
     return "\n".join(parts)
@@ -297,24 +296,24 @@ def _compile(missing):
 @contextlib.contextmanager
 def _deferred(renderer, pool):
     # A search for options times each candidate, so it compiles at once.
-    compiler, compiling = renderer.compiler, []
-    if compiler is None or BEAM.value >= 1:
+    actual, compiling = renderer.compiler, []
+    if actual is None or BEAM.value >= 1:
         yield compiling
         return
 
     class Deferred:
         def __getattr__(self, name):
-            return getattr(compiler, name)
+            return getattr(actual, name)
 
         def compile_cached(self, source):
-            compiling.append(pool.submit(compiler.compile, source))
+            compiling.append(pool.submit(actual.compile, source))
             return b"pending"
 
     renderer.compiler = Deferred()
     try:
         yield compiling
     finally:
-        renderer.compiler = compiler
+        renderer.compiler = actual
 
 
 def strip(program):

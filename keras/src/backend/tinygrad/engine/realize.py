@@ -3,6 +3,7 @@
 import collections
 
 from keras.src.backend.tinygrad.engine import tracing
+from keras.src.backend.tinygrad.engine.alternatives import settle
 from keras.src.backend.tinygrad.engine.canonical import canonicalize
 from keras.src.backend.tinygrad.engine.canonical import is_stored_whole
 from keras.src.backend.tinygrad.engine.canonical import stored_value
@@ -57,11 +58,7 @@ def clear_caches():
 
 
 def _is_done(uop):
-    return (
-        uop.has_buffer_identity()
-        or uop.is_virtual
-        or 0 in uop.shape
-    )
+    return uop.has_buffer_identity() or uop.is_virtual or 0 in uop.shape
 
 
 @disable_gc()
@@ -72,7 +69,8 @@ def _realize(tensors):
             "dtype first."
         )
     uops = list(dict.fromkeys(t.uop for t in tensors))
-    graph = canonicalize(uops)
+    settled = settle(uops)
+    graph = canonicalize(settled)
     if not graph.supported or not all(
         isinstance(s, int) for u in uops for s in u.shape
     ):
@@ -81,7 +79,7 @@ def _realize(tensors):
     entry = _plans.get(graph.key)
     if entry is None:
         try:
-            entry = _Entry(uops, graph)
+            entry = _Entry(settled, graph)
         except Unsupported:
             run_linear(*Tensor.linear_with_vars(*tensors))
             return
@@ -91,9 +89,10 @@ def _realize(tensors):
     else:
         _plans.move_to_end(graph.key)
     made = entry.plan.run([buffers[u] for u in graph.inputs], graph.var_vals)
-    values = dict(zip(uops, entry.results(uops, made)))
+    values = dict(zip(uops, entry.results(settled, made)))
     for tensor in tensors:
-        tensor.uop = values[tensor.uop]
+        # A tensor that occurs twice is replaced already.
+        tensor.uop = values.get(tensor.uop, tensor.uop)
     if graph.effects:
         apply_map_to_tensors(
             {u: stored_value(u) for u in graph.effects}, name="effects"

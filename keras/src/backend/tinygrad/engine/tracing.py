@@ -5,6 +5,7 @@ the step's graph, and a read of values on the host raises, unless the values
 depend on neither inputs nor state.
 """
 
+import contextlib
 import linecache
 import os
 import sys
@@ -12,6 +13,7 @@ import threading
 import weakref
 
 from keras.src.backend.tinygrad.engine.internals import Ops
+from keras.src.backend.tinygrad.engine.internals import Tensor
 from keras.src.backend.tinygrad.engine.internals import UOp
 from keras.src.backend.tinygrad.engine.internals import all_tensors
 from keras.src.backend.tinygrad.engine.internals import tensor_module
@@ -93,6 +95,35 @@ class Trace:
                 self.mutated.append((tensor, uop))
         del self._before
 
+    def give_buffers(self):
+        """Gives buffers to the mutated tensors that had none.
+
+        Returns:
+            Whether there were any. Then every mutated tensor has the value
+            again that it had before the trace.
+        """
+        without = [
+            (tensor, before)
+            for tensor, before in self.mutated
+            if not tensor.uop.has_buffer_identity()
+            and not before.has_buffer_identity()
+        ]
+        if without:
+            self.restore()
+            for tensor, before in without:
+                copy = Tensor(before).clone(device=tensor.device).realize()
+                tensor.uop = copy.uop
+        return bool(without)
+
+    def restore(self):
+        """Gives the mutated tensors the value they had before the trace.
+
+        A tensor whose value alone was computed in the trace keeps it.
+        """
+        for tensor, before in self.mutated:
+            if not tensor.uop.has_buffer_identity():
+                tensor.uop = before
+
     def is_static(self, uop):
         """Whether a value depends on nothing older than the trace."""
         return all(
@@ -100,6 +131,20 @@ class Trace:
             for u in uop.toposort(enter_calls=False)
             if u.op is Ops.BUFFER and u.device is not None
         )
+
+
+@contextlib.contextmanager
+def paused():
+    """Context in which what a trace may do on the host is really done."""
+    trace = active()
+    if trace is None:
+        yield
+        return
+    trace._paused = True
+    try:
+        yield
+    finally:
+        trace._paused = False
 
 
 def active():
@@ -165,4 +210,3 @@ def _user_line():
     filename, line = nearest.f_code.co_filename, nearest.f_lineno
     text = linecache.getline(filename, line).strip()
     return f"{filename}:{line} (`{text}`)" if text else f"{filename}:{line}"
-
