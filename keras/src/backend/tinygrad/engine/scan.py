@@ -1,0 +1,186 @@
+"""Loops in the graph, lazy and differentiable, whatever their length.
+
+The body of a loop is traced and compiled once. On the CPU a loop is one
+kernel (`scan_kernel`), and so is its gradient, which runs in the other
+direction; elsewhere the body is laid out once for each step.
+"""
+
+from tinygrad import Tensor
+
+from keras.src.backend.tinygrad.engine import scan_kernel
+from keras.src.backend.tinygrad.engine.alternatives import offer
+from keras.src.backend.tinygrad.engine.gradient import custom_vjp
+from keras.src.backend.tinygrad.engine.internals import Ops
+from keras.src.backend.tinygrad.engine.internals import UOp
+from keras.src.backend.tinygrad.engine.lowering import Unsupported
+from keras.src.backend.tinygrad.engine.scan_body import differentiate
+from keras.src.backend.tinygrad.engine.scan_body import split
+from keras.src.backend.tinygrad.engine.scan_body import trace
+
+
+def scan(fn, carries, xs, length, device, reverse=False):
+    """Runs a function over the slices of tensors, lazily.
+
+    Args:
+        fn: Function of two lists of `Tensor`s, the carries and a slice of
+            each of `xs`, that returns two lists: the new carries, of the
+            shapes and dtypes of the carries, and the step's results.
+        carries: List of `Tensor`s.
+        xs: List of `Tensor`s of shape `(length, ...)`.
+        length: Number of steps, at least 1.
+        device: Canonical tinygrad device to run on.
+        reverse: Whether the steps go from the last slice to the first.
+
+    Returns:
+        Pair of lists of `Tensor`s: the carries after the last step, and the
+        results of all steps, stacked along a new first axis in the order of
+        `xs`. They are differentiable in `carries`, in `xs` and in whatever
+        else `fn` uses.
+
+    Raises:
+        ValueError: If `fn` changes the shape or dtype of a carry.
+    """
+    body = trace(
+        fn,
+        [(t.shape, t.dtype) for t in carries],
+        [(t.shape[1:], t.dtype) for t in xs],
+        device,
+    )
+    for i, (tensor, uop) in enumerate(zip(carries, body.new_carries)):
+        if tensor.shape != uop.shape or tensor.dtype != uop.dtype:
+            raise ValueError(
+                "The body of a loop must leave each carry with the shape and "
+                "dtype that it found. Received: carry "
+                f"{i} of shape {tensor.shape} and dtype '{tensor.dtype}', "
+                f"left with shape {uop.shape} and dtype '{uop.dtype}'."
+            )
+    return run(body, carries, xs, length, reverse)
+
+
+def run(body, carries, xs, length, reverse=False):
+    """Runs a loop, lazily; see `scan`.
+
+    Args:
+        body: `Body`.
+        carries: List of `Tensor`s.
+        xs: List of `Tensor`s of shape `(length, ...)`.
+        length: Number of steps, at least 1.
+        reverse: Whether the steps go from the last slice to the first.
+
+    Returns:
+        Pair of lists of `Tensor`s, the final carries and the results.
+    """
+    inputs = [*carries, *xs, *map(Tensor, body.sources)]
+    final, ys, _ = _launch(body, inputs, length, reverse)
+
+    def vjp(cotangents):
+        return _gradient(body, inputs, final + ys, cotangents, length, reverse)
+
+    results = _declare(final + ys, inputs, vjp)
+    return results[: len(final)], results[len(final) :]
+
+
+def _launch(body, inputs, length, reverse):
+    """Runs a loop without a gradient.
+
+    Returns:
+        The final carries, the results, and the `CALL` uop of both, if there
+        is one.
+    """
+    device = body.outputs[0].device
+    if scan_kernel.runs_loops(device):
+        try:
+            return scan_kernel.launch(body, inputs, length, reverse)
+        except Unsupported:
+            pass
+    return _lay_out(body, inputs, length, reverse)
+
+
+def _lay_out(body, inputs, length, reverse):
+    """Runs a loop as a graph with as many copies of the body as steps."""
+    n, m = len(body.carries), len(body.xs)
+    carries, xs, consts = inputs[:n], inputs[n : n + m], inputs[n + m :]
+    outputs = UOp.sink(*body.outputs)
+    written = [
+        u
+        for u in outputs.toposort(enter_calls=False)
+        if u.op is Ops.BUFFER and u not in body.placeholders
+    ]
+    ys = [None] * length
+    for t in reversed(range(length)) if reverse else range(length):
+        values = [*carries, *[x[t] for x in xs], *consts]
+        places = {
+            p: v.reshape(-1).uop for p, v in zip(body.placeholders, values)
+        }
+        for uop in written:
+            places[uop] = UOp.new_buffer(uop.device, uop.max_numel(), uop.dtype)
+        results = [Tensor(u) for u in outputs.substitute(places, walk=True).src]
+        carries = [r.contiguous() for r in results[:n]]
+        ys[t] = results[n:]
+    ys = [y[0].stack(*y[1:]) for y in map(list, zip(*ys))]
+    return carries, ys, None
+
+
+def _declare(results, inputs, vjp):
+    """Declares a gradient of the floating results for the floating inputs."""
+    to = [i for i, t in enumerate(inputs) if t.is_floating_point()]
+    of = [i for i, t in enumerate(results) if t.is_floating_point()]
+
+    def floating_vjp(cotangents):
+        arrived = [None] * len(results)
+        for i, cotangent in zip(of, cotangents):
+            arrived[i] = cotangent
+        gradients = vjp(arrived)
+        return [gradients[i] for i in to]
+
+    declared = custom_vjp(
+        [results[i] for i in of], [inputs[i] for i in to], floating_vjp
+    )
+    results = [t.detach() for t in results]
+    for i, result in zip(of, declared):
+        results[i] = result
+    return results
+
+
+def _gradient(body, inputs, results, cotangents, length, reverse):
+    """Differentiates a loop by a loop in the other direction.
+
+    Args:
+        body: `Body` of the loop.
+        inputs: List of its carries, xs and consts.
+        results: List of its results.
+        cotangents: List with a `Tensor` or `None` for each result.
+
+    Returns:
+        List with a `Tensor` or `None` for each input.
+    """
+    n, m = len(body.carries), len(body.xs)
+    step = differentiate(body, [c is not None for c in cotangents])
+    forward, backward, used_xs = split(body, step)
+    final, ys, call = _launch(forward, inputs, length, reverse)
+    saved = ys[len(body.ys) :]
+    if call is not None:
+        offer([t.uop for t in results], [t.uop for t in (*final, *ys)], call)
+    carries = [
+        inputs[i].const_like(0) if cotangents[i] is None else cotangents[i]
+        for i in step.carried
+    ]
+    carries += [
+        Tensor.zeros(*p.shape, dtype=p.dtype)
+        for p in step.carries[len(carries) :]
+    ]
+    xs = [cotangents[i] for i in step.arriving]
+    xs += [inputs[n + j] for j in used_xs] + saved
+    final, ys, _ = _launch(
+        backward,
+        [*carries, *xs, *map(Tensor, backward.sources)],
+        length,
+        not reverse,
+    )
+    gradients = [None] * len(inputs)
+    places = [*step.carried, *[n + m + k for k in step.summed]]
+    for i, gradient in zip(places, final):
+        gradients[i] = gradient.reshape(inputs[i].shape)
+    for j, gradient in zip(step.sliced, ys):
+        gradients[n + j] = gradient.reshape(inputs[n + j].shape)
+    return gradients

@@ -1,0 +1,313 @@
+"""One step of a loop as a graph, and the step of the loop's gradient."""
+
+import dataclasses
+import math
+
+from tinygrad import Tensor
+from tinygrad import dtypes
+
+from keras.src.backend.tinygrad.engine.canonical import base_buffer
+from keras.src.backend.tinygrad.engine.canonical import is_allocated
+from keras.src.backend.tinygrad.engine.canonical import trace_inputs
+from keras.src.backend.tinygrad.engine.internals import Ops
+from keras.src.backend.tinygrad.engine.internals import UOp
+from keras.src.backend.tinygrad.engine.internals import compute_gradient
+
+_NARROW = (dtypes.float16, dtypes.bfloat16)
+
+
+@dataclasses.dataclass(frozen=True)
+class Body:
+    """One step of a loop, as a graph over placeholders.
+
+    Attributes:
+        carries: Placeholders (flat `BUFFER` uops) of what the step before
+            left.
+        xs: Placeholders of the step's slices.
+        consts: Placeholders of what all steps share.
+        sources: The uops that `consts` stand for, outside the loop.
+        new_carries: Uops of what the step leaves, as many as `carries`.
+        ys: Uops of the step's own results.
+    """
+
+    carries: tuple
+    xs: tuple
+    consts: tuple
+    sources: tuple
+    new_carries: tuple
+    ys: tuple
+
+    @property
+    def placeholders(self):
+        return (*self.carries, *self.xs, *self.consts)
+
+    @property
+    def outputs(self):
+        return (*self.new_carries, *self.ys)
+
+
+def trace(fn, carries, xs, device):
+    """Traces the body of a loop.
+
+    Args:
+        fn: Function of two lists of `Tensor`s, the carries and the step's
+            slices, that returns two lists: the new carries and the results.
+        carries: List of pairs (shape, tinygrad dtype), none of size 0.
+        xs: List of the same for the slices.
+        device: Canonical tinygrad device of the placeholders.
+
+    Returns:
+        `Body`. What `fn` uses besides its arguments becomes consts.
+    """
+    places = [
+        placeholder(shape, dtype, device) for shape, dtype in (*carries, *xs)
+    ]
+    arguments = [
+        Tensor(p.reshape(shape)) for p, (shape, _) in zip(places, carries + xs)
+    ]
+    n = len(carries)
+    new_carries, ys = fn(arguments[:n], arguments[n:])
+    return close(
+        places[:n],
+        places[n:],
+        [_stored(t.uop, device) for t in new_carries],
+        [_stored(t.uop, device) for t in ys],
+        device,
+    )
+
+
+def placeholder(shape, dtype, device):
+    """Returns a new flat `BUFFER` uop without memory."""
+    buffer = UOp.new_buffer(device, math.prod(shape), dtype)
+    trace_inputs.add(buffer)
+    return buffer
+
+
+def _stored(uop, device):
+    return uop.clone(device=device) if uop.device is None else uop
+
+
+def close(carries, xs, new_carries, ys, device, outside=None):
+    """Makes a `Body` whose graph is over placeholders alone.
+
+    Args:
+        carries: List of placeholders.
+        xs: List of placeholders.
+        new_carries: List of uops over placeholders and anything else.
+        ys: List of the same.
+        device: Canonical tinygrad device of the placeholders.
+        outside: Dict of the placeholders among that anything else, to what
+            they stand for.
+
+    Returns:
+        `Body`.
+    """
+    invariants = _invariants((*new_carries, *ys), {*carries, *xs})
+    consts = {
+        uop: placeholder(uop.shape, uop.dtype, device) for uop in invariants
+    }
+    inside = {uop: p.reshape(uop.shape) for uop, p in consts.items()}
+    roots = UOp.sink(*new_carries, *ys).substitute(inside, walk=True).src
+    return Body(
+        tuple(carries),
+        tuple(xs),
+        tuple(consts.values()),
+        tuple(uop.substitute(outside or {}, walk=True) for uop in consts),
+        roots[: len(new_carries)],
+        roots[len(new_carries) :],
+    )
+
+
+def _invariants(roots, inner):
+    """Finds the values that all steps share.
+
+    Args:
+        roots: The body's results.
+        inner: Set of the placeholders that are not shared.
+
+    Returns:
+        List of the uops over storage, and not over `inner`, that the rest of
+        the graph uses; for one that is repeated, what it repeats.
+    """
+    varies, stored, found = {}, {}, {}
+    sink = UOp.sink(*roots)
+    nodes = sink.toposort(enter_calls=False)
+    # A buffer without memory that a kernel of the body writes is no input.
+    written = {base_buffer(u) for u in nodes if u.op is Ops.AFTER}
+    for uop in nodes:
+        sources = uop.src
+        if uop.op in (Ops.CALL, Ops.FUNCTION):
+            sources = sources[1:]
+        varies[uop] = uop in inner or any(varies[s] for s in sources)
+        stored[uop] = any(stored[s] for s in sources)
+        if uop.op is Ops.BUFFER:
+            stored[uop] = is_allocated(uop) or uop not in written
+        if varies[uop] or uop is sink:
+            for source in sources:
+                if stored[source] and not varies[source]:
+                    found[_unexpanded(source)] = None
+    return list(found)
+
+
+def _unexpanded(uop):
+    # Not below a last reshape: gradients may be asked for just there.
+    found = uop
+    while uop.op in (Ops.RESHAPE, Ops.EXPAND):
+        if uop.op is Ops.EXPAND:
+            found = uop.src[0]
+        uop = uop.src[0]
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class BackwardStep:
+    """The step of a loop's gradient, over the loop's placeholders and more.
+
+    Attributes:
+        carried: Indices of the carries whose cotangents it carries.
+        arriving: Indices of the outputs whose cotangents it takes.
+        summed: Indices of the consts whose gradients it sums up.
+        sliced: Indices of the xs whose gradients it yields.
+        carries: Placeholders, for `carried` and then `summed`.
+        xs: Placeholders, for `arriving`.
+        new_carries: Uops, as many as `carries`.
+        ys: Uops, for `sliced`.
+    """
+
+    carried: tuple
+    arriving: tuple
+    summed: tuple
+    sliced: tuple
+    carries: tuple
+    xs: tuple
+    new_carries: tuple
+    ys: tuple
+
+
+def differentiate(body, arrives):
+    """Differentiates one step of a loop.
+
+    Args:
+        body: `Body`.
+        arrives: List that says for each output of the body whether the
+            loop's result of that index has a cotangent.
+
+    Returns:
+        `BackwardStep`.
+    """
+    n = len(body.carries)
+    carried = [i for i, p in enumerate(body.carries) if _is_float(p)]
+    arriving = [i for i in range(n, len(arrives)) if arrives[i]]
+    roots = {i: body.outputs[i] for i in (*carried, *arriving)}
+    places = {
+        i: placeholder(u.shape, u.dtype, u.device) for i, u in roots.items()
+    }
+    cotangents = [places[i].reshape(u.shape) for i, u in roots.items()]
+    targets = [p for p in body.placeholders if _is_float(p)]
+    found = compute_gradient(
+        UOp.maketuple(*roots.values()),
+        UOp.maketuple(*cotangents),
+        set(targets),
+    )
+    # Declared gradients may still speak of what the consts stand for.
+    inside = {s: p.reshape(s.shape) for s, p in zip(body.sources, body.consts)}
+    found = {
+        p: found[p].cast(p.dtype).substitute(inside, walk=True)
+        for p in targets
+        if p in found
+    }
+    summed = [k for k, p in enumerate(body.consts) if p in found]
+    sliced = [j for j, p in enumerate(body.xs) if p in found]
+    sums = [_sum_placeholder(body.consts[k]) for k in summed]
+    new_carries = [
+        _stored(found.get(p, p.const_like(0)), p.device)
+        for p in (body.carries[i] for i in carried)
+    ]
+    new_carries += [
+        total + found[body.consts[k]].cast(total.dtype)
+        for k, total in zip(summed, sums)
+    ]
+    return BackwardStep(
+        tuple(carried),
+        tuple(arriving),
+        tuple(summed),
+        tuple(sliced),
+        (*[places[i] for i in carried], *sums),
+        tuple(places[i] for i in arriving),
+        tuple(new_carries),
+        tuple(_stored(found[body.xs[j]], places[0].device) for j in sliced),
+    )
+
+
+def _is_float(uop):
+    return dtypes.is_float(uop.dtype)
+
+
+def _sum_placeholder(uop):
+    dtype = dtypes.float32 if uop.dtype in _NARROW else uop.dtype
+    return placeholder(uop.shape, dtype, uop.device)
+
+
+def split(body, step):
+    """Decides what the loop saves for its gradient, and what that computes.
+
+    Saved are the carries, and the results of products and other kernels, as
+    far as the gradient uses them; elementwise work is done again.
+
+    Args:
+        body: `Body`.
+        step: Its `BackwardStep`.
+
+    Returns:
+        Triple of `Body`s and a list: the body that also yields what it
+        saves, after its own `ys`; the body of the gradient, whose `xs` are
+        the step's, then those of `body` whose indices the list has, and then
+        what was saved; and the list.
+    """
+    roots = (*step.new_carries, *step.ys)
+    forward = UOp.sink(*body.outputs).toposort(enter_calls=False)
+    saved = _saved(roots, forward)
+    device = body.carries[0].device if body.carries else body.xs[0].device
+    places = {u: placeholder(u.shape, u.dtype, device) for u in saved}
+    roots = UOp.sink(*roots).substitute(
+        {u: p.reshape(u.shape) for u, p in places.items()}, walk=True
+    )
+    used = roots.toposort(enter_calls=False)
+    saved += [p for p in body.carries if p in used]
+    xs = [j for j, p in enumerate(body.xs) if p in used]
+    n = len(step.new_carries)
+    backward = close(
+        step.carries,
+        (
+            *step.xs,
+            *[body.xs[j] for j in xs],
+            *[places.get(u, u) for u in saved],
+        ),
+        roots.src[:n],
+        roots.src[n:],
+        device,
+        {p: s.reshape(p.shape) for p, s in zip(body.consts, body.sources)},
+    )
+    forward = dataclasses.replace(body, ys=(*body.ys, *saved))
+    return forward, backward, xs
+
+
+def _saved(roots, forward):
+    """Finds what of the `forward` graph is better saved than done again."""
+    found, visited, stack = {}, set(), list(roots)
+    while stack:
+        uop = stack.pop()
+        if uop in visited:
+            continue
+        visited.add(uop)
+        if uop in forward and _is_costly(uop):
+            found[uop] = None
+        else:
+            stack += uop.src[uop.op in (Ops.CALL, Ops.FUNCTION) :]
+    return list(found)
+
+
+def _is_costly(uop):
+    if uop.op is Ops.AFTER:
+        return uop.src[1].op is Ops.CALL
+    return uop.op is Ops.REDUCE
