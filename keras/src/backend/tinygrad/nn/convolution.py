@@ -1,11 +1,7 @@
 """Convolutions, in any number of spatial dimensions."""
 
-from keras.src.backend.common.backend_utils import check_conv_input_channels
 from keras.src.backend.common.backend_utils import (
-    check_conv_transpose_input_channels,
-)
-from keras.src.backend.common.backend_utils import (
-    compute_conv_transpose_output_crops_for_torch,
+    compute_conv_transpose_padding_args_for_jax,
 )
 from keras.src.backend.config import standardize_data_format
 from keras.src.backend.tinygrad.core import convert_to_tensor
@@ -80,8 +76,8 @@ def depthwise_conv(
     data_format = standardize_data_format(data_format)
     inputs = convert_to_tensor(inputs)
     kernel = convert_to_tensor(kernel)
-    check_conv_input_channels(inputs, kernel, data_format)
     *window, channels, multiplier = kernel.shape
+    _check_channels(inputs, channels, data_format)
     kernel = kernel.reshape(*window, 1, channels * multiplier)
     return conv(inputs, kernel, strides, padding, data_format, dilation_rate)
 
@@ -115,11 +111,11 @@ def conv_transpose(
     kernel = convert_to_tensor(kernel)
     x = convert_to_tensor(inputs, dtype=kernel.dtype)
     rank = _spatial_rank(x, kernel)
-    check_conv_transpose_input_channels(x, kernel, data_format)
+    _check_channels(x, kernel.shape[-1], data_format)
     strides = standardize_tuple(strides, rank, "strides")
     dilations = standardize_tuple(dilation_rate, rank, "dilation_rate")
     x = _to_channels_last(x, data_format)
-    crops = compute_conv_transpose_output_crops_for_torch(
+    pads = compute_conv_transpose_padding_args_for_jax(
         x.shape, kernel.shape, strides, padding, output_padding, dilations
     )
     # Each input position writes one window: a product gives the windows, and
@@ -133,7 +129,13 @@ def conv_transpose(
     y = y.permute(*order, y.ndim - 1)
     for i in range(rank):
         y = overlap_add(y, 1 + i, strides[i], dilations[i])
-    y = pad_axes(y, range(1, 1 + rank), [(-low, -high) for low, high in crops])
+    # The windows reach this far over the first and the last position.
+    reach = [(kernel.shape[i] - 1) * dilations[i] for i in range(rank)]
+    y = pad_axes(
+        y,
+        range(1, 1 + rank),
+        [(low - r, high - r) for (low, high), r in zip(pads, reach)],
+    )
     return _from_channels_last(y, data_format)
 
 
@@ -146,6 +148,16 @@ def _spatial_rank(x, kernel):
             f"kernel.shape={kernel.shape}."
         )
     return x.ndim - 2
+
+
+def _check_channels(x, expected, data_format):
+    channels = x.shape[-1 if data_format == "channels_last" else 1]
+    if channels != expected:
+        raise ValueError(
+            "The number of input channels must match the kernel's, which is "
+            f"{expected}. Received: inputs.shape={x.shape}, "
+            f"data_format='{data_format}'"
+        )
 
 
 def _to_channels_last(x, data_format):
