@@ -215,7 +215,7 @@ def _report_requirements(made, distribution):
         requirements = [
             line for line in distribution.requires or () if ";" not in line
         ]
-    found = []
+    found, needed = [], []
     for requirement in requirements:
         name, wanted = re.fullmatch(
             r"([\w.-]+)(?:==([\w.]+))?.*", requirement
@@ -224,15 +224,16 @@ def _report_requirements(made, distribution):
             version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             version = None
+        found.append(f"{name} {version or 'missing'}")
         if version is None or wanted not in (None, version):
-            made.problem(
-                "Requires",
-                f"{requirement} is needed, and "
-                + (f"{version} is installed." if version else "not installed."),
-                f"{sys.executable} -m pip install {requirement}",
-            )
-        found.append(f"{name} {version}")
+            needed.append(requirement)
     made.say("Packages", ", ".join(found))
+    if needed:
+        made.problem(
+            "Requires",
+            f"{', '.join(needed)}: needed, and not installed.",
+            f"{sys.executable} -m pip install {' '.join(needed)}",
+        )
 
 
 def _report_settings(made):

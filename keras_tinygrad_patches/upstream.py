@@ -224,7 +224,7 @@ def _download_wheel(project, version, expected):
 
 def _pip_download(version, directory, wheels, expected):
     by_hand = (
-        f"put {expected.file} into {wheels}" if expected else "use another"
+        f"put {expected.file} into {wheels}" if expected else "ask for another"
     )
     done = subprocess.run(
         [
@@ -256,8 +256,14 @@ def _pip_download(version, directory, wheels, expected):
         for line in done.stderr.splitlines()
         if line.startswith("ERROR: ")
     ] or done.stderr.strip().splitlines()[-1:]
+    error = re.sub(
+        # All releases there ever were; the last ones do.
+        r"(\(from versions: )[^)]*, ((?:[^,)]+, ){5}[^)]+\))",
+        r"\1..., \2",
+        errors[0] if errors else "",
+    )
     raise Failure(
-        f"pip could not get Keras {version}: {errors[0] if errors else ''}\n"
+        f"pip could not get Keras {version}: {error}\n"
         "Check the version, the network, and which index pip is set to "
         f"(`python -m pip config list`), or {by_hand}. Nothing was changed."
     )

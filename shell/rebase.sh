@@ -4,5 +4,6 @@
 #   shell/rebase.sh --continue | --abort
 set -e
 cd "$(dirname "$0")/.."
-exec "${PYTHON:-$(command -v python || command -v python3)}" \
-    -m keras_tinygrad_patches rebase "$@"
+python="${PYTHON:-$(command -v python || command -v python3)}"
+unset PYTHON  # tinygrad takes it for the name of a device.
+exec "$python" -m keras_tinygrad_patches rebase "$@"

@@ -138,6 +138,7 @@ def test_unknown_version(fresh_fork):
     message = fails_and_changes_nothing(fresh_fork, "vendor")
     assert "could not get Keras 9.9" in message
     assert "Check the version" in message
+    assert "(from versions: 1.0)" in message
 
 
 def test_no_network_and_no_cache(fresh_fork):

@@ -71,6 +71,29 @@ def size_limit():
     return int(os.environ.get("KERAS_TINYGRAD_CACHE_MB", "512")) << 20
 
 
+def describe():
+    """Says in a line where the cache is and how full.
+
+    Raises:
+        OSError: If the folder cannot be made or written to.
+    """
+    place = folder()
+    if place is None:
+        return "switched off by KERAS_TINYGRAD_CACHE"
+    os.makedirs(place, exist_ok=True)
+    if not os.access(place, os.W_OK):
+        raise PermissionError(f"{place} cannot be written to")
+    sizes = [
+        os.path.getsize(os.path.join(root, name))
+        for root, _, names in os.walk(place)
+        for name in names
+    ]
+    return (
+        f"{place} ({len(sizes)} entries, {sum(sizes) >> 20} of "
+        f"{size_limit() >> 20} MB)"
+    )
+
+
 def load(kind, key):
     """Reads an entry.
 
