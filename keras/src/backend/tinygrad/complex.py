@@ -1,8 +1,8 @@
 """Complex numbers: a pair of real tensors behind one tensor type.
 
 tinygrad has no complex dtypes. A `ComplexTensor` stands for one wherever the
-backend takes tensors, and `accept_complex` lets an operation on real tensors
-take it: by a rule of the table below, or else with an error that names the
+backend takes tensors, and `accept_complex` lets operations on real tensors
+take it: by a rule of the tables below, or else with an error that names the
 operation. Gradients flow through the two parts.
 """
 
@@ -196,13 +196,15 @@ class ComplexTensor:
 
 def is_complex(x):
     """Whether `x` is a complex tensor, array, number, or a list of some."""
+    if type(x) is Tensor:
+        return False
     if isinstance(x, (ComplexTensor, builtins.complex)):
         return True
     if isinstance(x, (np.ndarray, np.generic)):
         return x.dtype.kind == "c"
     if isinstance(x, (list, tuple)):
         return any(is_complex(e) for e in x)
-    return is_complex(getattr(x, "_value", None))
+    return isinstance(getattr(x, "_value", None), ComplexTensor)
 
 
 def is_complex_dtype(dtype):
@@ -224,8 +226,8 @@ def convert(x, dtype=None):
     Args:
         x: What `convert_to_tensor` takes, or anything of `is_complex`.
         dtype: Keras dtype name. Defaults to complex128 for arrays and
-            tensors of it, else to complex64. A real dtype drops the
-            imaginary part.
+            tensors of it or of float64, else to complex64. A real dtype drops
+            the imaginary part.
 
     Returns:
         `ComplexTensor`, or `Tensor` for a real dtype.
@@ -241,13 +243,13 @@ def convert(x, dtype=None):
         x = np.asarray(x, "complex64")
     if isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind == "c":
         x = ComplexTensor(
-            convert_to_tensor(np.ascontiguousarray(x.real)),
-            convert_to_tensor(np.ascontiguousarray(x.imag)),
+            convert_to_tensor(np.array(x.real)),
+            convert_to_tensor(np.array(x.imag)),
         )
     if not isinstance(x, ComplexTensor):
-        part = PART_DTYPES[dtype or "complex64"]
-        x = convert_to_tensor(x).cast(part)
-        return ComplexTensor(x, x.const_like(0))
+        x = convert_to_tensor(x)
+        x = ComplexTensor(x, x.const_like(0))
+        return x if dtype is None else x.cast(dtype)
     if dtype is None:
         return x
     if dtype in PART_DTYPES:
@@ -265,10 +267,9 @@ def _other(x, like):
     """Turns an operand of `like` into a complex tensor; scalars are weak."""
     if isinstance(x, ComplexTensor):
         return x
-    x = convert(x) if not isinstance(x, Tensor) else x
-    if isinstance(x, ComplexTensor):
-        return x.cast(like.dtype) if x.ndim == 0 else x
-    return ComplexTensor(x, x.const_like(0))
+    weak = not isinstance(x, Tensor)
+    x = convert(x)
+    return x.cast(like.dtype) if weak and x.ndim == 0 else x
 
 
 def _parts(x):
@@ -402,7 +403,7 @@ def _logarithm_to(base):
 def _power(x1, x2):
     if isinstance(x2, int) and not isinstance(x2, bool) and abs(x2) <= 64:
         return _integer_power(x1, x2)
-    x2 = _other(x2, x1)
+    x1, x2 = _both(x1, x2)
     result = _exp(_multiply(x2, _log(x1)))
     # Powers of zero, which has no logarithm.
     zero = (x1.real == 0) & (x1.imag == 0) & (x2.real > 0)
@@ -490,6 +491,17 @@ def _matmul(x1, x2):
     return numpy.matmul(x1, x2)
 
 
+def _norm(x, ord=None, axis=None, keepdims=False):
+    from keras.src.backend.tinygrad import linalg
+
+    if ord in (2, -2, "nuc") and axis is not None and np.size(axis) == 2:
+        raise NotImplementedError(
+            "`norm` by singular values does not support complex tensors with "
+            f"the tinygrad backend. Received: ord={ord}"
+        )
+    return linalg.norm(_absolute(x), ord=ord, axis=axis, keepdims=keepdims)
+
+
 def _var(x, axis=None, keepdims=False):
     from keras.src.backend.tinygrad import numpy
 
@@ -550,6 +562,7 @@ UNARY = {
     "log10": _logarithm_to(10),
     "log1p": _log1p,
     "log2": _logarithm_to(2),
+    "norm": _norm,
     "prod": _prod,
     "real": lambda x: x.real,
     "reciprocal": _reciprocal,
@@ -680,35 +693,46 @@ CREATION = {
 }
 
 
-def accept_complex(fn):
-    """Lets an operation on real tensors take complex ones.
+def accept_complex(namespace):
+    """Lets the public functions of a module take complex tensors.
 
     Args:
-        fn: Function of the `numpy` package. The rule is that of its name.
-
-    Returns:
-        A function with the same signature.
+        namespace: The module's `globals()`. Its functions are replaced by
+            ones with the same signatures.
     """
+    for name, fn in list(namespace.items()):
+        if (
+            inspect.isfunction(fn)
+            and not name.startswith("_")
+            and fn.__module__.startswith(namespace["__name__"])
+        ):
+            namespace[name] = _accepting(name, fn)
 
+
+def _accepting(name, fn):
     @functools.wraps(fn)
     def operation(*args, **kwargs):
         for x in args:
-            if type(x) is not Tensor and is_complex(x):
-                return _apply(fn, args, kwargs)
-        for name, x in kwargs.items():
-            if is_complex_dtype(x) if name == "dtype" else is_complex(x):
-                return _apply(fn, args, kwargs)
+            if type(x) is not Tensor and _is_complex_or_dtype(x):
+                return _apply(name, fn, args, kwargs)
+        for x in kwargs.values():
+            if type(x) is not Tensor and _is_complex_or_dtype(x):
+                return _apply(name, fn, args, kwargs)
         return fn(*args, **kwargs)
 
     return operation
 
 
-def _apply(fn, args, kwargs):
-    name = fn.__name__
-    signature = inspect.signature(fn)
-    bound = signature.bind(*args, **kwargs)
+def _is_complex_or_dtype(x):
+    if isinstance(x, (str, type, np.dtype)):
+        return is_complex_dtype(x)
+    return is_complex(x)
+
+
+def _apply(name, fn, args, kwargs):
+    bound = inspect.signature(fn).bind(*args, **kwargs)
     if name in CREATION:
-        return _create(fn, bound)
+        return _create(fn, bound, CREATION[name])
     args, kwargs = bound.args, bound.kwargs
     if name in UNARY:
         return UNARY[name](convert(args[0]), *args[1:], **kwargs)
@@ -779,11 +803,10 @@ def _multilinear(fn, positions, args, kwargs):
     return total
 
 
-def _create(fn, bound):
+def _create(fn, bound, data):
     from keras.src.backend.common import standardize_dtype
 
     arguments = bound.arguments
-    data = CREATION[fn.__name__]
     pairs = {
         name: _parts(value)
         for name, value in arguments.items()

@@ -20,6 +20,7 @@ from keras.src import tree
 from keras.src.backend import config
 from keras.src.backend import standardize_dtype
 from keras.src.backend.tinygrad.complex import ComplexTensor
+from keras.src.backend.tinygrad.complex import accept_complex
 from keras.src.backend.tinygrad.core import cast
 from keras.src.backend.tinygrad.core import convert_to_numpy
 from keras.src.backend.tinygrad.core import convert_to_tensor
@@ -793,3 +794,6 @@ def _lapack_function(name, dtype):
     api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
     address = api.PyCapsule_GetPointer(capsule, api.PyCapsule_GetName(capsule))
     return ctypes.CFUNCTYPE(None)(address), np.dtype("int32")
+
+
+accept_complex(globals())

@@ -10,6 +10,7 @@ from keras.src.backend import standardize_dtype
 from keras.src.backend.tinygrad import linalg
 from keras.src.backend.tinygrad import special
 from keras.src.backend.tinygrad.complex import ComplexTensor
+from keras.src.backend.tinygrad.complex import accept_complex
 from keras.src.backend.tinygrad.core import cast
 from keras.src.backend.tinygrad.core import convert_to_numpy
 from keras.src.backend.tinygrad.core import convert_to_tensor
@@ -425,3 +426,6 @@ def logdet(x):
 
 def _to_float(x):
     return cast(x, floating(x.dtype))
+
+
+accept_complex(globals())

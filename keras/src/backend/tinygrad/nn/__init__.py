@@ -1,5 +1,6 @@
 """Neural-network operations."""
 
+from keras.src.backend.tinygrad.complex import accept_complex
 from keras.src.backend.tinygrad.nn.activations import celu
 from keras.src.backend.tinygrad.nn.activations import elu
 from keras.src.backend.tinygrad.nn.activations import gelu
@@ -50,3 +51,5 @@ from keras.src.backend.tinygrad.nn.rearrange import depth_to_space
 from keras.src.backend.tinygrad.nn.rearrange import fold
 from keras.src.backend.tinygrad.nn.rearrange import space_to_depth
 from keras.src.backend.tinygrad.nn.rearrange import unfold
+
+accept_complex(globals())
