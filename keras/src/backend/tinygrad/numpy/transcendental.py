@@ -1,0 +1,536 @@
+"""Elementary functions of float32 and float64 tensors, to a few units in
+the last place.
+
+tinygrad offers exp2, log2 and sin. What is built on them here keeps its
+relative accuracy near zero and for large arguments, and declares derivatives
+that are short and finite wherever they should be.
+"""
+
+import functools
+import math
+
+import numpy as np
+from numpy.polynomial import chebyshev
+from tinygrad import dtypes
+
+from keras.src.backend.tinygrad.engine.gradient import custom_vjp
+
+
+def declared(derivative):
+    """Declares `derivative(x, y)` of the decorated function `y = f(x)`."""
+
+    def decorate(fn):
+        @functools.wraps(fn)
+        def function(x):
+            y = fn(x)
+            (result,) = custom_vjp(
+                [y], [x], lambda grads: [grads[0] * derivative(x, y)]
+            )
+            return result
+
+        return function
+
+    return decorate
+
+
+def is_double(x):
+    return x.dtype == dtypes.float64
+
+
+def magnitude(x):
+    """Absolute value whose derivative at zero is zero; -0.0 becomes 0.0."""
+    return x.ne(0).where((x < 0).where(-x, x), 0)
+
+
+def with_sign(size, x):
+    """Gives a non-negative `size` the sign of `x`."""
+    return (x < 0).where(-size, size)
+
+
+def horner(x, coefficients):
+    """Evaluates a polynomial, coefficients from the constant on."""
+    result = coefficients[-1]
+    for c in reversed(coefficients[:-1]):
+        result = result * x + c
+    return result
+
+
+def taylor(x, term, terms_32, terms_64):
+    """Evaluates the sum of `term(k) * x**k`."""
+    count = terms_64 if is_double(x) else terms_32
+    return horner(x, [term(k) for k in range(count)])
+
+
+class Approximation:
+    """Chebyshev interpolation of a NumPy function on an interval.
+
+    Args:
+        fn: Function of a float64 array.
+        low: Start of the interval.
+        high: End of the interval.
+        degree_32: Degree that suffices for float32.
+        degree_64: Degree that suffices for float64.
+    """
+
+    def __init__(self, fn, low, high, degree_32, degree_64):
+        self.scale = 2 / (high - low)
+        self.shift = -(high + low) / (high - low)
+
+        def scaled(u):
+            return fn((u - self.shift) / self.scale)
+
+        self.coefficients = [
+            chebyshev.cheb2poly(chebyshev.chebinterpolate(scaled, d)).tolist()
+            for d in (degree_32, degree_64)
+        ]
+
+    def __call__(self, x):
+        u = x * self.scale + self.shift
+        return horner(u, self.coefficients[is_double(x)])
+
+
+def _over_root(fn):
+    """The function of x**2 that is `fn(x) / x`."""
+    return lambda square: fn(np.sqrt(square)) / np.sqrt(square)
+
+
+# Exponentials and logarithms.
+
+
+def _split(value, bits):
+    """Splits a number into one of few bits and the rest."""
+    unit = 2.0 ** (math.floor(math.log2(abs(value))) - bits + 1)
+    high = round(value / unit) * unit
+    return high, value - high
+
+
+_LN2_HIGH, _LN2_LOW = _split(math.log(2), 16)
+_LOG2_E = 1 / math.log(2)
+
+
+def _exp(x):
+    if is_double(x):
+        return (x * _LOG2_E).exp2()
+    # exp(x) = 2**whole * 2**rest. The product of `whole` and the high part of
+    # log(2) is exact, so that the error does not grow with x.
+    x = (x < -104).where(-104.0, (x > 89).where(89.0, x))
+    whole = (x * _LOG2_E).trunc()
+    rest = (x - whole * _LN2_HIGH) * _LOG2_E - whole * (_LN2_LOW * _LOG2_E)
+    return rest.exp2() * whole.exp2()
+
+
+@declared(lambda x, y: y)
+def exp(x):
+    return _exp(x)
+
+
+def halves(x):
+    """Splits floats into two, with half of the significant bits each."""
+    bits, dropped = (dtypes.int64, 27) if is_double(x) else (dtypes.int32, 12)
+    high = (x.bitcast(bits) & -(1 << dropped)).bitcast(x.dtype)
+    return high, x - high
+
+
+def exponential(base, x):
+    """Raises a positive number to powers."""
+    power = math.log2(base)
+    if is_double(x) or power == 0:
+        y = (x * power).exp2()
+    else:
+        # As in `_exp`, but a few bits of log2(base) leave a larger rest.
+        limit = 300 / abs(power)
+        clipped = (x < -limit).where(-limit, (x > limit).where(limit, x))
+        high, low = _split(power, 12)
+        x_high, x_low = halves(clipped)
+        whole = (x_high * high).trunc()
+        rest = (x_high * high - whole) + (x_low * high + clipped * low)
+        y = rest.exp2() * whole.exp2()
+    (result,) = custom_vjp(
+        [y], [x], lambda grads: [grads[0] * y * math.log(base)]
+    )
+    return result
+
+
+def _expm1(x, exponential):
+    near = x * taylor(x, lambda k: 1 / math.factorial(k + 1), 8, 14)
+    return (magnitude(x) < 0.35).where(near, exponential(x) - 1)
+
+
+@declared(lambda x, y: y + 1)
+def expm1(x):
+    return _expm1(x, _exp)
+
+
+def exp2(x):
+    return x.exp2()
+
+
+def log(x):
+    return x.log2() * math.log(2)
+
+
+def log2(x):
+    return x.log2()
+
+
+def log10(x):
+    return x.log2() * math.log10(2)
+
+
+def _log1p(x):
+    # log(1 + x) = 2 * artanh(x / (2 + x))
+    t = x / (2 + x)
+    near = 2 * t * taylor(t * t, lambda k: 1 / (2 * k + 1), 5, 10)
+    return (magnitude(x) < 0.25).where(near, log(1 + x))
+
+
+@declared(lambda x, y: 1 / (1 + x))
+def log1p(x):
+    return _log1p(x)
+
+
+# Trigonometric functions.
+
+
+def _half_pi_parts(bits, count):
+    """Splits pi / 2 into numbers of few bits, largest first."""
+    # 2**160 * pi / 2, rounded down.
+    digits = 0x1921FB54442D18469898CC51701B839A252049C11
+    parts = []
+    for i in range(1, count + 1):
+        shift = 161 - bits * i
+        part = digits >> shift << shift
+        parts.append(part / 2.0**160)
+        digits -= part
+    return parts
+
+
+_HALF_PI_32 = _half_pi_parts(12, 6)
+_HALF_PI_64 = _half_pi_parts(26, 5)
+# Below, whole multiples of pi / 2 split into two halves whose products with
+# the parts above are exact.
+_LARGEST_32 = 2.0**24
+_LARGEST_64 = 2.0**52
+
+
+def _reduce(x):
+    """Returns `x - n * pi / 2` in [-pi / 4, pi / 4], and `n` modulo 4.
+
+    Exact to the last place up to 2**24 in float32 and 2**52 in float64.
+    """
+    n = x * (2 / math.pi)
+    n = (n + (n < 0).where(-0.5, 0.5)).trunc()
+    unit = 2.0**26 if is_double(x) else 2.0**12
+    high = (n / unit).trunc() * unit
+    low = n - high
+    rest, scale = x, 1
+    for part in _HALF_PI_64 if is_double(x) else _HALF_PI_32:
+        for factor in (high, low):
+            # Doubled each time, or tinygrad would add the constants up.
+            scale *= 2
+            rest = rest * 2 - factor * (scale * part)
+    rest = rest / scale
+    quadrant = n - (n * 0.25).trunc() * 4
+    return rest, (quadrant < 0).where(quadrant + 4, quadrant)
+
+
+def _sin_near(x):
+    square = x * x
+
+    def term(k):
+        return (-1) ** k / math.factorial(2 * k + 1)
+
+    return x * taylor(square, term, 5, 9)
+
+
+def _cos_near(x):
+    def term(k):
+        return (-1) ** k / math.factorial(2 * k)
+
+    return taylor(x * x, term, 6, 10)
+
+
+def _turn(x, quarters):
+    """sin(x + quarters * pi / 2), for 0 or 1 quarters.
+
+    NaN for float64 arguments of 2**52 and more.
+    """
+    far = magnitude(x) >= (_LARGEST_64 if is_double(x) else _LARGEST_32)
+    rest, quadrant = _reduce(far.where(0, x))
+    if quarters:
+        quadrant = (quadrant == 3).where(0, quadrant + 1)
+    odd = (quadrant == 1) | (quadrant == 3)
+    size = odd.where(_cos_near(rest), _sin_near(rest))
+    near = (quadrant >= 2).where(-size, size)
+    if is_double(x):
+        return far.where(math.nan, near)
+    # tinygrad's sine reduces any argument, but is coarser.
+    distant = (~far).where(0, x)
+    if quarters:
+        half = (distant * 0.5).sin()
+        return far.where(1 - 2 * half * half, near)
+    return far.where(distant.sin(), near)
+
+
+@declared(lambda x, y: _turn(x, 1))
+def sin(x):
+    return _turn(x, 0)
+
+
+@declared(lambda x, y: -_turn(x, 0))
+def cos(x):
+    return _turn(x, 1)
+
+
+@declared(lambda x, y: 1 + y * y)
+def tan(x):
+    return _turn(x, 0) / _turn(x, 1)
+
+
+_ARCSIN = Approximation(_over_root(np.arcsin), 0, 0.25, 6, 14)
+_ARCTAN = Approximation(
+    _over_root(np.arctan), 0, math.tan(math.pi / 8) ** 2, 5, 12
+)
+
+
+def _arcsin_parts(x):
+    """Returns whether |x| > 1/2, and the arcsine of |x| or of its partner."""
+    size = magnitude(x)
+    far = size > 0.5
+    # arcsin(x) = pi / 2 - 2 * arcsin(sqrt((1 - x) / 2))
+    square = far.where((1 - size) * 0.5, size * size)
+    return far, far.where(square.sqrt(), size) * _ARCSIN(square)
+
+
+@declared(lambda x, y: 1 / ((1 - x) * (1 + x)).sqrt())
+def arcsin(x):
+    far, angle = _arcsin_parts(x)
+    return with_sign(far.where(math.pi / 2 - 2 * angle, angle), x)
+
+
+@declared(lambda x, y: -1 / ((1 - x) * (1 + x)).sqrt())
+def arccos(x):
+    far, angle = _arcsin_parts(x)
+    beyond = (x < 0).where(math.pi - 2 * angle, 2 * angle)
+    return far.where(beyond, math.pi / 2 - with_sign(angle, x))
+
+
+def _arctan_ratio(opposite, adjacent):
+    """arctan(opposite / adjacent), for 0 <= opposite <= adjacent."""
+    # arctan(t) = pi / 4 + arctan((t - 1) / (t + 1))
+    steep = opposite > adjacent * math.tan(math.pi / 8)
+    t = steep.where(opposite - adjacent, opposite) / steep.where(
+        opposite + adjacent, adjacent
+    )
+    angle = t * _ARCTAN(t * t)
+    return steep.where(math.pi / 4 + angle, angle)
+
+
+@declared(lambda x, y: 1 / (1 + x * x))
+def arctan(x):
+    size = magnitude(x)
+    far = size > 1
+    angle = _arctan_ratio(far.where(1, size), far.where(size, 1))
+    return with_sign(far.where(math.pi / 2 - angle, angle), x)
+
+
+def _is_negative(x):
+    """Whether the sign bit is set."""
+    bits = dtypes.int64 if is_double(x) else dtypes.int32
+    return x.bitcast(bits) < 0
+
+
+def arctan2(y, x):
+    opposite, adjacent = magnitude(y), magnitude(x)
+    steep = opposite > adjacent
+    short = steep.where(adjacent, opposite)
+    long = steep.where(opposite, adjacent)
+    # Two zeros make an angle of zero, two infinities one of pi / 4.
+    equal = opposite == adjacent
+    angle = _arctan_ratio(
+        equal.where(opposite.ne(0).where(1, 0), short), equal.where(1, long)
+    )
+    angle = steep.where(math.pi / 2 - angle, angle)
+    angle = _is_negative(x).where(math.pi - angle, angle)
+    return _binary(
+        _is_negative(y).where(-angle, angle),
+        y,
+        x,
+        lambda: [x / (x * x + y * y), -y / (x * x + y * y)],
+    )
+
+
+def _binary(result, x1, x2, derivatives):
+    """Declares both derivatives of a result of two tensors of one shape."""
+    (result,) = custom_vjp(
+        [result], [x1, x2], lambda grads: [grads[0] * d for d in derivatives()]
+    )
+    return result
+
+
+# Hyperbolic functions.
+
+
+def _sinh(x):
+    near = x * taylor(x * x, lambda k: 1 / math.factorial(2 * k + 1), 6, 10)
+    size = magnitude(x)
+    half = _half_exp(size)
+    return (size < 1).where(near, with_sign(half - 0.25 / half, x))
+
+
+def _cosh(x):
+    half = _half_exp(magnitude(x))
+    return half + 0.25 / half
+
+
+def _half_exp(x):
+    """exp(x) / 2, which does not overflow before the result does."""
+    return _exp(x - 1) * (math.e / 2)
+
+
+@declared(lambda x, y: _cosh(x))
+def sinh(x):
+    return _sinh(x)
+
+
+@declared(lambda x, y: _sinh(x))
+def cosh(x):
+    return _cosh(x)
+
+
+@declared(lambda x, y: 1 - y * y)
+def tanh(x):
+    # Beyond, the result is 1 to the last place.
+    limit = 20.0 if is_double(x) else 10.0
+    x = (x < -limit).where(-limit, (x > limit).where(limit, x))
+    t = _expm1(2 * x, lambda t: (t * _LOG2_E).exp2())
+    return t / (t + 2)
+
+
+@declared(lambda x, y: 1 / (x * x + 1).sqrt())
+def arcsinh(x):
+    size = magnitude(x)
+    far = size > (2.0**28 if is_double(x) else 2.0**13)
+    inner = far.where(0, size)
+    square = inner * inner
+    near = _log1p(inner + square / (1 + (1 + square).sqrt()))
+    return with_sign(far.where(log(size) + math.log(2), near), x)
+
+
+@declared(lambda x, y: 1 / ((x - 1) * (x + 1)).sqrt())
+def arccosh(x):
+    far = x > (2.0**28 if is_double(x) else 2.0**13)
+    # Selected, or tinygrad would move the constant into the sum below.
+    t = far.where(0, x - 1)
+    near = _log1p(t + (t * (t + 2)).sqrt())
+    result = far.where(log(x) + math.log(2), near)
+    return (x < 1).where(math.nan, result)
+
+
+@declared(lambda x, y: 1 / ((1 - x) * (1 + x)))
+def arctanh(x):
+    size = magnitude(x)
+    return with_sign(0.5 * _log1p(2 * size / (1 - size)), x)
+
+
+# Roots, powers and sums of exponentials.
+
+
+def sqrt(x):
+    return x.sqrt()
+
+
+@declared(lambda x, y: 1 / (3 * y * y))
+def cbrt(x):
+    size = magnitude(x)
+    root = (size.log2() / 3).exp2()
+    # One step of Newton's method.
+    better = root - (root - size / (root * root)) / 3
+    regular = size.ne(0) & size.ne(math.inf)
+    return with_sign(regular.where(better, size), x)
+
+
+def hypot(x1, x2):
+    a, b = magnitude(x1), magnitude(x2)
+    long, short = (a > b).where(a, b), (a > b).where(b, a)
+    ratio = short / long.ne(0).where(long, 1)
+    result = long * (1 + ratio * ratio).sqrt()
+    infinite = (a == math.inf) | (b == math.inf)
+    result = infinite.where(math.inf, result)
+    return _binary(result, x1, x2, lambda: [x1 / result, x2 / result])
+
+
+def _power(x, exponent):
+    size = magnitude(x)
+    logarithm = size.log2()
+    # 1 to any power, even an infinite one, is 1.
+    result = logarithm.ne(0).where(logarithm * exponent, 0).exp2()
+    half = exponent * 0.5
+    whole = exponent == exponent.trunc()
+    odd = whole & half.ne(half.trunc())
+    result = (odd & _is_negative(x)).where(-result, result)
+    undefined = (x < 0) & size.ne(math.inf) & ~whole
+    return (exponent == 0).where(1, undefined.where(math.nan, result))
+
+
+def power(x, exponent):
+    result = _power(x, exponent)
+
+    def derivatives():
+        zero = exponent == 0
+        by_base = zero.where(0, exponent * _power(x, exponent - 1))
+        flat = (x == 0) & (exponent >= 0)
+        by_exponent = flat.where(0, result * log(flat.where(1, x)))
+        return [by_base, by_exponent]
+
+    return _binary(result, x, exponent, derivatives)
+
+
+def _add_exponentials(x1, x2, exponential, softplus):
+    """log(exp(x1) + exp(x2)), with the functions of the base."""
+    larger = (x1 > x2).where(x1, x2)
+    # Infinities of one sign have no difference.
+    gap = (x1 == x2).where(0, magnitude(x1 - x2))
+    result = larger + softplus(exponential(-gap))
+
+    def derivatives():
+        difference = (x1 == x2).where(0, x2 - x1)
+        return [
+            1 / (1 + exponential(difference)),
+            1 / (1 + exponential(-difference)),
+        ]
+
+    return _binary(result, x1, x2, derivatives)
+
+
+def logaddexp(x1, x2):
+    return _add_exponentials(x1, x2, _exp, _log1p)
+
+
+def logaddexp2(x1, x2):
+    return _add_exponentials(
+        x1, x2, lambda t: t.exp2(), lambda t: _log1p(t) * _LOG2_E
+    )
+
+
+def sinc(x):
+    # The derivative at zero is that of the constant.
+    zero = x == 0
+    angle = zero.where(1, x) * math.pi
+    return zero.where(1, sin(angle) / angle)
+
+
+_I0_NEAR = Approximation(lambda x: np.i0(x) * np.exp(-x), 0, 8, 15, 28)
+_I0_FAR = Approximation(
+    lambda t: np.i0(1 / t) * np.exp(-1 / t) / np.sqrt(t), 1 / 700, 1 / 8, 8, 18
+)
+
+
+def i0(x):
+    size = magnitude(x)
+    near = size < 8
+    inner = near.where(size, 0)
+    outer = near.where(8, size)
+    tail = _I0_FAR(1 / outer) / outer.sqrt()
+    root = exp(size * 0.5)
+    return root * near.where(_I0_NEAR(inner), tail) * root
