@@ -4,14 +4,18 @@
 takes the place of the first.
 """
 
+import functools
 import mmap
 import sqlite3
 import sys
 
+import numpy as np
+from tinygrad import Device
 from tinygrad import Tensor
 
 from keras.src.backend.tinygrad.engine import compiler
 from keras.src.backend.tinygrad.engine import tracing
+from keras.src.backend.tinygrad.engine.gemm import matmul
 from keras.src.backend.tinygrad.engine.internals import CPUAllocator
 from keras.src.backend.tinygrad.engine.internals import HCQBuffer
 from keras.src.backend.tinygrad.engine.internals import LRUAllocator
@@ -23,6 +27,7 @@ from keras.src.backend.tinygrad.engine.internals import mv_address
 from keras.src.backend.tinygrad.engine.internals import tensor_module
 from keras.src.backend.tinygrad.engine.realize import realize
 from keras.src.backend.tinygrad.engine.runtime_lock import lock
+from keras.src.backend.tinygrad.engine.transfer import from_numpy
 from keras.src.backend.tinygrad.engine.transfer import to_numpy
 
 # How many bytes of freed CPU memory are kept for reuse.
@@ -56,6 +61,11 @@ def apply():
     # `abs` of a Keras variable asks its value for it.
     Tensor.__abs__ = Tensor.abs
     Tensor.__bool__ = lambda self: bool(to_numpy(self).item())
+    # Operands that tinygrad does not know: variables and complex tensors have
+    # methods of their own, NumPy's become tensors.
+    for name in _OPERATORS:
+        setattr(Tensor, name, _operator(name, _original(Tensor, name)))
+    Tensor.__array_priority__ = 100
     _iterate_snapshots_of_live_tensors()
     # A shape of plain numbers is simplified already; tinygrad would rewrite
     # it at each movement op, for half of the time that building a graph takes.
@@ -100,6 +110,39 @@ def _index(self):
             f"Received: shape={self.shape}, dtype={self.dtype}"
         )
     return int(to_numpy(self).item())
+
+
+_OPERATORS = [
+    f"__{prefix}{name}__"
+    for prefix in ("", "r", "i")
+    for name in "add sub mul truediv floordiv mod pow matmul and or xor".split()
+    if hasattr(Tensor, f"__{prefix}{name}__")
+] + ["__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"]
+
+
+def _operator(name, original):
+    @functools.wraps(original)
+    def operator(self, other):
+        if isinstance(other, Tensor):
+            if name == "__matmul__" and other.dtype == self.dtype:
+                return matmul(self, other)
+            return original(self, other)
+        if isinstance(other, (int, float, UOp)):
+            return original(self, other)
+        # Imported at use: the engine stands below it.
+        from keras.src.backend.tinygrad import complex
+
+        if complex.is_complex(other):
+            method = getattr(complex.convert(self), name, None)
+            return NotImplemented if method is None else method(other)
+        if isinstance(other, np.generic):
+            return original(self, other.item())
+        if isinstance(other, np.ndarray):
+            device = self.device or Device.DEFAULT
+            return original(self, from_numpy(other, device))
+        return NotImplemented
+
+    return operator
 
 
 class _LiveTensors(dict):
