@@ -479,7 +479,7 @@ def _pad_axis(x, axis, before, after, mode):
         # Longest run of equal steps: a slice, maybe backwards.
         steps = np.diff(index[start:])
         changes = np.flatnonzero(steps != steps[:1])
-        stop = start + 1 + (changes[0] if len(changes) else len(steps))
+        stop = start + 1 + int(changes[0] if len(changes) else len(steps))
         first, last = int(index[start]), int(index[stop - 1])
         piece = x[along(axis, slice(min(first, last), max(first, last) + 1))]
         if first == last:

@@ -7,6 +7,8 @@ from tinygrad import dtypes as tinygrad_dtypes
 
 from keras.src.backend.tinygrad.core import cast
 from keras.src.backend.tinygrad.core import convert_to_tensor
+from keras.src.backend.tinygrad.engine.cumulative import cumulative_product
+from keras.src.backend.tinygrad.engine.cumulative import cumulative_sum
 from keras.src.backend.tinygrad.numpy.common import at_least_float32
 from keras.src.backend.tinygrad.numpy.common import dtype_of
 from keras.src.backend.tinygrad.numpy.common import floating
@@ -217,11 +219,11 @@ def _arg_extremum(name, fn, x, axis, keepdims):
 
 
 def cumsum(x, axis=None, dtype=None):
-    return _cumulate(Tensor.cumsum, x, axis, dtype)
+    return _cumulate(cumulative_sum, x, axis, dtype)
 
 
 def cumprod(x, axis=None, dtype=None):
-    return _cumulate(Tensor.cumprod, x, axis, dtype)
+    return _cumulate(cumulative_product, x, axis, dtype)
 
 
 def _cumulate(fn, x, axis, dtype):
@@ -231,8 +233,6 @@ def _cumulate(fn, x, axis, dtype):
         x, axis = x.reshape(-1), 0
     (axis,) = to_axes(axis, x.ndim)
     x = cast(x, dtype)
-    if 0 in x.shape:
-        return x
     wide = cast(x, at_least_float32(dtype)) if is_float(x) else x
     return cast(fn(wide, axis), dtype)
 

@@ -217,8 +217,9 @@ def trapezoid(y, x=None, dx=1.0, axis=-1):
     y = cast(y, dtype)
     axis = canonicalize_axis(axis, y.ndim)
     if x is not None:
-        dx = diff(cast(x, dtype), axis=-1)
-        if dx.ndim == 1:
+        x = cast(x, dtype)
+        dx = diff(x, axis=axis if x.ndim > 1 else 0)
+        if x.ndim == 1:
             dx = dx.reshape([-1 if a == axis else 1 for a in range(y.ndim)])
     sums = y[along(axis, slice(1, None))] + y[along(axis, slice(-1))]
     return cast(reduction.sum(dx * sums / 2, axis), dtype)
