@@ -13,16 +13,13 @@ AUTHOR = "keras-tinygrad-fork <fork@keras-tinygrad.invalid>"
 
 # Nothing of the user's git set-up may change what a patch means.
 SETTINGS = (
-    "-c",
-    "core.autocrlf=false",
-    "-c",
-    "core.hooksPath=/dev/null",
-    "-c",
-    "core.quotePath=false",
-    "-c",
-    "merge.conflictStyle=diff3",
-    "-c",
-    "gc.auto=0",
+    *("-c", "core.autocrlf=false"),
+    *("-c", "core.hooksPath=/dev/null"),
+    *("-c", "core.quotePath=false"),
+    *("-c", "gc.auto=0"),
+    *("-c", "merge.conflictStyle=diff3"),
+    # An upstream checkout may belong to somebody else.
+    *("-c", "safe.directory=*"),
 )
 
 

@@ -324,14 +324,16 @@ class _Rebase:
             f"The series replays, but the backend does not work on the result:"
             f"\n{tail}\n"
         )
+        text += (
+            "Install what is missing (`python -m pip install -r "
+            "requirements.txt`), or mend keras/src/backend/tinygrad. "
+        )
         if self.check:
             raise Failure(f"{text}Nothing was changed.")
         self.state.write(self.home / "state.json")
         raise Failure(
-            f"{text}Pin, series and keras/ are as they were. Install what is "
-            "missing (`python -m pip install -r requirements.txt`), or mend "
-            f"keras/src/backend/tinygrad, and then `{COMMAND} --continue`; or "
-            f"`{COMMAND} --abort`. The result is in "
+            f"{text}Then run `{COMMAND} --continue`; or `{COMMAND} --abort`. "
+            "Pin, series and keras/ are as they were; the result is in "
             f"{os.path.relpath(result)}/."
         )
 

@@ -14,6 +14,11 @@ import keras
 
 
 def main(tree):
+    """Runs the test.
+
+    Args:
+        tree: `pathlib.Path`, where Keras has to come from.
+    """
     assert pathlib.Path(keras.__file__).is_relative_to(tree), keras.__file__
     assert keras.backend.backend() == "tinygrad", keras.backend.backend()
 

@@ -2,6 +2,6 @@
 # Checks the style of this project's own files. Needs ruff (requirements.txt).
 set -e
 cd "$(dirname "$0")/.."
-python="${PYTHON:-$(command -v python || command -v python3)}"
+. shell/_python.sh
 "$python" -m ruff check .
 "$python" -m ruff format --check .

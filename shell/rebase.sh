@@ -4,6 +4,5 @@
 #   shell/rebase.sh --continue | --abort
 set -e
 cd "$(dirname "$0")/.."
-python="${PYTHON:-$(command -v python || command -v python3)}"
-unset PYTHON  # tinygrad takes it for the name of a device.
+. shell/_python.sh
 exec "$python" -m keras_tinygrad_patches rebase "$@"
