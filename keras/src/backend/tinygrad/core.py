@@ -20,12 +20,15 @@ from keras.src.backend.common.stateless_scope import StatelessScope
 from keras.src.backend.common.stateless_scope import get_stateless_scope
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.common.symbolic_scope import SymbolicScope
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from keras.src.backend.config import floatx
 from keras.src.backend.tinygrad import complex
 from keras.src.backend.tinygrad import engine
 from keras.src.backend.tinygrad.engine.gradient import custom_vjp
 from keras.src.backend.tinygrad.engine.indexing import gather_rows
 from keras.src.backend.tinygrad.engine.indexing import scatter_rows
+from keras.src.backend.tinygrad.engine.scan import run as run_loop
+from keras.src.backend.tinygrad.engine.scan import trace as trace_loop
 from keras.src.backend.tinygrad.engine.transfer import from_numpy
 from keras.src.backend.tinygrad.engine.transfer import to_numpy
 
@@ -171,6 +174,12 @@ class UpdateScope(StatelessScope):
     def add_update(self, update):
         super().add_update(update)
         self.updated[id(update[0])] = update[0]
+
+    def get_current_value(self, variable):
+        # Keras takes what the scope answers for the value, untouched
+        # variables included.
+        value = super().get_current_value(variable)
+        return variable._value if value is None else value
 
     def updates(self):
         """Returns the pairs `(variable, new value)`."""
@@ -361,17 +370,7 @@ def _select(tests, branches, operands):
 
 
 def vectorized_map(function, elements):
-    leaves = tree.flatten(elements)
-    count = leaves[0].shape[0]
-    results = [
-        function(tree.map_structure(lambda x: convert_to_tensor(x)[i], elements))
-        for i in range(count)
-    ]
-    return _stack_structures(results)
-
-
-def _stack_structures(results):
-    return tree.map_structure(lambda *xs: _stack(xs, None), *results)
+    return map(function, elements)
 
 
 def map(f, xs):
@@ -390,17 +389,157 @@ def scan(f, init, xs=None, length=None, reverse=False, unroll=1):
         )
     if xs is None and length is None:
         raise ValueError("Got no `xs` to scan over and `length` not provided.")
-    xs = tree.map_structure(convert_to_tensor, xs)
-    carry = tree.map_structure(convert_to_tensor, init)
-    count = int(length if length is not None else tree.flatten(xs)[0].shape[0])
-    steps = range(count)
+    carry, xs = _to_tensors(init), _to_tensors(xs)
+    counts = [x.shape[0] for x in _leaves(xs)]
+    counts += [] if length is None else [int(length)]
+    if len(set(counts)) > 1:
+        raise ValueError(
+            "`scan` expects all tensors in `xs` to have the same first "
+            "dimension, equal to `length` if that is given. Received: first "
+            f"dimensions {[x.shape[0] for x in _leaves(xs)]} and "
+            f"length={length}"
+        )
+    if in_symbolic_scope():
+        return _scan_one_step(f, carry, xs, counts[0])
+    if unroll is not True and unroll < counts[0]:
+        try:
+            return _compiled_scan(f, carry, xs, counts[0], reverse)
+        except (_NotALoop, engine.HostReadError):
+            pass
+    return _unrolled_scan(f, carry, xs, counts[0], reverse)
+
+
+class _NotALoop(Exception):
+    """A scan whose steps are not all alike."""
+
+
+def _to_tensors(structure):
+    return tree.map_structure(
+        lambda x: None if x is None else convert_to_tensor(x), structure
+    )
+
+
+def _leaves(structure):
+    return [x for x in tree.flatten(structure) if x is not None]
+
+
+def _pack(structure, leaves):
+    """Puts leaves in the place of those of a structure, but `None`s."""
+    leaves = iter(leaves)
+    return tree.map_structure(
+        lambda x: None if x is None else next(leaves), structure
+    )
+
+
+def _scan_one_step(f, carry, xs, count):
+    """Gives a scan's results the right shapes, but not their values."""
+    carry, y = f(carry, _pack(xs, [x[0] for x in _leaves(xs)]))
+    y = _to_tensors(y)
+    stacked = [x[None].expand(count, *x.shape) for x in _leaves(y)]
+    return carry, _pack(y, stacked)
+
+
+def _unrolled_scan(f, carry, xs, count, reverse):
     results = []
+    steps = range(count)
     for i in reversed(steps) if reverse else steps:
-        carry, result = f(carry, tree.map_structure(lambda x: x[i], xs))
+        carry, result = f(carry, _pack(xs, [x[i] for x in _leaves(xs)]))
         results.append(result)
     if reverse:
         results.reverse()
-    return carry, _stack_structures(results)
+    return carry, tree.map_structure(
+        lambda *ys: None if ys[0] is None else _stack(ys, None), *results
+    )
+
+
+def _compiled_scan(f, carry, xs, count, reverse):
+    """Runs a scan as one loop whose body is traced once.
+
+    Variables that the body updates are carried along: theirs is the value of
+    the step before, as it is in a plain loop.
+    """
+    carries, slices = _leaves(carry), _leaves(xs)
+    if not all(is_tensor(x) and 0 not in x.shape for x in carries + slices):
+        raise _NotALoop
+    variables = []
+    while True:
+        step = _Step(f, carry, xs, variables)
+        body = trace_loop(
+            step,
+            [(t.shape, t.dtype) for t in carries]
+            + [(v.shape, to_tinygrad_dtype(v.dtype)) for v in variables],
+            [(x.shape[1:], x.dtype) for x in slices],
+            get_device(),
+        )
+        if not step.more_variables and step.dtypes == [
+            t.dtype for t in carries
+        ]:
+            break
+        variables += step.more_variables
+        carries = [t.cast(d) for t, d in zip(carries, step.dtypes)]
+        carry = _pack(carry, carries)
+    values = [convert_to_tensor(v) for v in variables]
+    final, ys = run_loop(body, carries + values, slices, count, reverse)
+    for variable, value in zip(variables, final[len(carries) :]):
+        variable.assign(value)
+    return _pack(carry, final), _pack(step.result, ys)
+
+
+class _Step:
+    """The body of a scan as a function of lists of tensors.
+
+    Attributes:
+        more_variables: List of the variables that the body updated and that
+            were not carried.
+        dtypes: List of the dtypes that the carries need.
+        result: The structure of the body's results.
+    """
+
+    def __init__(self, f, carry, xs, variables):
+        self._f, self._carry, self._xs = f, carry, xs
+        self._variables = variables
+
+    def __call__(self, carries, slices):
+        outer = get_stateless_scope() if in_stateless_scope() else None
+        collect = outer is not None and outer.collect_losses
+        losses = len(outer.losses) if outer else 0
+        count = len(carries) - len(self._variables)
+        with UpdateScope(collect, outer) as scope:
+            for variable, value in zip(self._variables, carries[count:]):
+                scope.state_mapping[id(variable)] = value
+            carry, result = self._f(
+                _pack(self._carry, carries), _pack(self._xs, slices)
+            )
+        if len(scope.losses) > losses:
+            raise NotImplementedError(
+                "`add_loss` inside the body of a loop is not supported with "
+                "the tinygrad backend. Return the loss from the body and add "
+                "it after the loop."
+            )
+        self.more_variables = [
+            v
+            for v in scope.updated.values()
+            if not any(v is known for known in self._variables)
+        ]
+        self.result = _to_tensors(result)
+        new_carries = _leaves(_to_tensors(carry))
+        if [t.shape for t in new_carries] != [
+            t.shape for t in carries[:count]
+        ] or not all(is_tensor(y) for y in _leaves(self.result)):
+            raise _NotALoop
+        self.dtypes = [
+            to_tinygrad_dtype(result_type(before.dtype, after.dtype))
+            for before, after in zip(carries, new_carries)
+        ]
+        new_carries = [
+            after.cast(before.dtype)
+            for before, after in zip(carries, new_carries)
+        ]
+        new_values = [
+            convert_to_tensor(scope.get_current_value(v), v.dtype)
+            for v in self._variables
+        ]
+        return new_carries + new_values, _leaves(self.result)
 
 
 def associative_scan(f, elems, reverse=False, axis=0):
@@ -463,10 +602,25 @@ def while_loop(cond, body, loop_vars, maximum_iterations=None):
 
 
 def fori_loop(lower, upper, body_fun, init_val):
-    value = init_val
-    for i in range(int(lower), int(upper)):
-        value = body_fun(i, value)
-    return value
+    lower, upper = int(lower), int(upper)
+    value = _to_tensors(init_val)
+    if upper <= lower:
+        return value
+    if in_symbolic_scope():
+        return body_fun(lower, value)
+    steps = Tensor.arange(lower, upper, dtype=tinygrad_dtypes.int32)
+    try:
+        return _compiled_scan(
+            lambda value, i: (body_fun(i, value), None),
+            value,
+            steps,
+            upper - lower,
+            False,
+        )[0]
+    except (_NotALoop, engine.HostReadError):
+        for i in range(lower, upper):
+            value = body_fun(i, value)
+        return value
 
 
 def scatter(indices, values, shape):

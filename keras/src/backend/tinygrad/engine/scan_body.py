@@ -12,6 +12,7 @@ from keras.src.backend.tinygrad.engine.canonical import trace_inputs
 from keras.src.backend.tinygrad.engine.internals import Ops
 from keras.src.backend.tinygrad.engine.internals import UOp
 from keras.src.backend.tinygrad.engine.internals import compute_gradient
+from keras.src.backend.tinygrad.engine.tracing import loop_body
 
 _NARROW = (dtypes.float16, dtypes.bfloat16)
 
@@ -58,6 +59,10 @@ def trace(fn, carries, xs, device):
 
     Returns:
         `Body`. What `fn` uses besides its arguments becomes consts.
+
+    Raises:
+        HostReadError: If `fn` reads on the host what depends on its
+            arguments.
     """
     places = [
         placeholder(shape, dtype, device) for shape, dtype in (*carries, *xs)
@@ -66,7 +71,8 @@ def trace(fn, carries, xs, device):
         Tensor(p.reshape(shape)) for p, (shape, _) in zip(places, carries + xs)
     ]
     n = len(carries)
-    new_carries, ys = fn(arguments[:n], arguments[n:])
+    with loop_body(places):
+        new_carries, ys = fn(arguments[:n], arguments[n:])
     return close(
         places[:n],
         places[n:],

@@ -28,10 +28,11 @@ _ROOTS = tuple(
 
 _states = {}
 _current = None
+_loop_inputs = []
 
 
 class HostReadError(RuntimeError):
-    """A compiled step's function read a tensor's values on the host."""
+    """A traced function read a tensor's values on the host."""
 
 
 def track_state(slot):
@@ -165,6 +166,8 @@ def note_realize(tensors):
         The tensors to realize now: all of them outside a trace, in it those
         that depend on nothing older than the trace.
     """
+    for tensor in tensors:
+        _check_loop_body(tensor)
     trace = active()
     if trace is None:
         return tensors
@@ -184,8 +187,10 @@ def check_host_read(tensor):
         tensor: `Tensor` about to be copied to the host.
 
     Raises:
-        HostReadError: If the values depend on the step's inputs or on state.
+        HostReadError: If the values depend on the step's inputs or on state,
+            or on what changes from step to step of a loop being traced.
     """
+    _check_loop_body(tensor)
     trace = active()
     if trace is None or trace.is_static(tensor.uop):
         return
@@ -196,6 +201,34 @@ def check_host_read(tensor):
         f"{_user_line()}. Use `keras.ops` on the tensor instead, or run the "
         "step uncompiled with `run_eagerly=True`."
     )
+
+
+@contextlib.contextmanager
+def loop_body(inputs):
+    """Context in which the body of a loop is traced.
+
+    Args:
+        inputs: Iterable of the `BUFFER` uops that stand for what changes from
+            step to step.
+    """
+    _loop_inputs.append(set(inputs))
+    try:
+        yield
+    finally:
+        _loop_inputs.pop()
+
+
+def _check_loop_body(tensor):
+    if not _loop_inputs:
+        return
+    nodes = tensor.uop.toposort(enter_calls=False)
+    if any(not inputs.isdisjoint(nodes) for inputs in _loop_inputs):
+        raise HostReadError(
+            "The body of a loop may not read a tensor's values on the host, "
+            "since it is traced once for all steps. The tensor of shape "
+            f"{tuple(tensor.shape)} and dtype '{tensor.dtype}' is read at "
+            f"{_user_line()}. Use `keras.ops` on the tensor instead."
+        )
 
 
 def _user_line():
