@@ -232,71 +232,79 @@ def _resize_nearest(images, axis, count):
 
 
 def _resize_weights(size, count, kernel, antialias):
-    scale = count / size if size else 1.0
-    return _sampling_weights(
-        size,
-        count,
-        scale=scale,
-        translation=0.0,
-        kernel=kernel,
-        antialias=antialias,
-        dtype=dtypes.float32,
+    step = size / count
+    place = (np.arange(count) + 0.5) * step - 0.5
+    spread = max(step, 1.0) if antialias else 1.0
+    weights = _sampling_weights(
+        place, np.arange(size)[:, None], spread, kernel, size
     )
+    return convert_to_tensor(weights)
 
 
-def _sampling_weights(
-    size, count, scale, translation, kernel, antialias, dtype
-):
+def _sampling_weights(place, grid, spread, kernel, size):
     """Weighs each input position for each output position.
 
+    Takes and gives NumPy arrays or tensors: known geometry is computed on the
+    host in float64, and what is not known yet stays differentiable.
+
     Args:
-        size: Number of input positions.
-        count: Number of output positions.
-        scale: Float or scalar `Tensor`: output positions per input position.
-        translation: Float or scalar `Tensor`, in output positions.
-        kernel: Function of the distance in input positions.
-        antialias: Whether to widen the kernel where the image shrinks.
-        dtype: tinygrad dtype to compute in.
+        place: Where outputs lie in the input, `(count,)`.
+        grid: Numbers of the inputs, `(size, 1)`.
+        spread: Factor by which antialiasing widens the kernel.
+        kernel: Function of the distance.
+        size: Number of inputs.
 
     Returns:
-        `Tensor` of shape `(size, count)`.
+        Array or `Tensor` of shape `(size, count)`.
     """
-    step = 1.0 / scale
-    spread = 1.0
-    if antialias:
-        spread = step.maximum(1) if isinstance(step, Tensor) else max(step, 1.0)
-    place = Tensor.arange(count).cast(dtype) + 0.5
-    place = place * step - translation * step - 0.5
-    grid = Tensor.arange(size).cast(dtype).reshape(size, 1)
-    weights = kernel((place - grid).abs() / spread)
-    total = weights.sum(0, keepdim=True)
-    # Lanczos windows may cancel: nothing is then left to normalize.
-    usable = total.abs() > 1000 * float(np.finfo(np.float32).eps)
-    weights = usable.where(weights / usable.where(total, 1), 0)
-    inside = (place >= -0.5) & (place <= size - 0.5)
-    return inside.where(weights, 0)
+    weights = kernel(_absolute(place - grid) / spread)
+    total = weights.sum(0)
+    # The lobes of a kernel may cancel: nothing is then left to normalize.
+    usable = _absolute(total) > 1000 * float(np.finfo(np.float32).eps)
+    usable = usable & (place >= -0.5) & (place <= size - 0.5)
+    return _where(usable, weights / _where(usable, total, 1.0), 0.0)
+
+
+def _absolute(x):
+    return x.abs() if isinstance(x, Tensor) else np.abs(x)
+
+
+def _where(condition, x, y):
+    if isinstance(condition, Tensor):
+        return condition.where(x, y)
+    return np.where(condition, x, y)
 
 
 def _triangle(x):
-    return (1 - x).maximum(0)
+    return (1 - x).clip(0, None)
 
 
 def _keys_cubic(x):
     # Keys (1981) with a = -0.5.
     near = ((1.5 * x - 2.5) * x) * x + 1
     far = ((-0.5 * x + 2.5) * x - 4) * x + 2
-    return (x >= 2).where(0, (x >= 1).where(far, near))
+    return _where(x < 1, near, _where(x < 2, far, 0.0))
 
 
 def _lanczos(radius):
     def kernel(x):
-        top = radius * (math.pi * x).sin() * (math.pi * x / radius).sin()
-        middle = (x > 1e-3).where(
-            top / (x > 1e-3).where(math.pi**2 * x.square(), 1), 1
-        )
-        return (x > radius).where(0, middle)
+        inside = x.clip(1e-3, radius)
+        lobes = _sin_pi(inside) * _sin_pi(inside / radius)
+        lobes = lobes * radius / (math.pi * inside) ** 2
+        return _where(x > radius, 0.0, _where(x > 1e-3, lobes, 1.0))
 
     return kernel
+
+
+def _sin_pi(x):
+    """sin(pi * x) for x >= 0, from powers: tinygrad's sine compiles slowly."""
+    whole = (x + 0.5) // 1
+    rest = x - whole
+    result = 0.0
+    for k in reversed(range(12)):
+        term = (-1) ** k * math.pi ** (2 * k + 1) / math.factorial(2 * k + 1)
+        result = result * rest * rest + term
+    return result * rest * (1 - 2 * (whole % 2))
 
 
 _KERNELS = {
@@ -361,15 +369,12 @@ def scale_and_translate(
     weights = []
     for i, axis in enumerate(spatial_dims):
         axis = axis % images.ndim
-        matrix = _sampling_weights(
-            images.shape[axis],
-            output_shape[axis],
-            scale[i],
-            translation[i],
-            _KERNELS[method],
-            antialias,
-            scale.dtype,
-        )
+        size, count = images.shape[axis], output_shape[axis]
+        step = 1 / scale[i]
+        place = (Tensor.arange(count) + 0.5 - translation[i]) * step - 0.5
+        spread = step.maximum(1) if antialias else 1.0
+        grid = Tensor.arange(size).reshape(size, 1)
+        matrix = _sampling_weights(place, grid, spread, _KERNELS[method], size)
         weights.append((axis, matrix))
     return _apply_weights(images, weights)
 

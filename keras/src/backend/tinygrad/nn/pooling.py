@@ -36,8 +36,7 @@ def max_pool(
     x = convert_to_tensor(inputs)
     axes = _spatial_axes(x, data_format)
     sizes, strides, pads = _geometry(x, axes, pool_size, strides, padding)
-    lowest = -math.inf if x.is_floating_point() else dtypes.min(x.dtype)
-    x = pad_axes(x, axes, pads, value=lowest)
+    x = pad_axes(x, axes, pads, value=x.dtype.min)
     return _by_axes(_max_pool, x, axes, sizes, strides)
 
 
@@ -128,7 +127,7 @@ def _max_pool(x, axes, sizes, strides):
         x, axes, sizes, strides
     ):
         views = taps(x, axes, sizes, strides)
-        y = functools.reduce(Tensor.maximum, views)
+        y = functools.reduce(_larger, views)
         first = functools.partial(_first_of_views, views)
     else:
         view, window_axes = split_axes(x, axes, sizes, strides)
@@ -141,6 +140,11 @@ def _max_pool(x, axes, sizes, strides):
         return [_unpool(grads[0], position, x.shape, axes, sizes, strides)]
 
     return custom_vjp([y], [x], vjp)[0]
+
+
+def _larger(a, b):
+    """Elementwise maximum; NaN wins."""
+    return ((a < b) | b.ne(b)).where(b, a)
 
 
 def _first_of_views(views):
