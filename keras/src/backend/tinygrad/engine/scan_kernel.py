@@ -169,7 +169,14 @@ class _Program:
         self.places, own = _places(body)
         self.stacked = {i for kind, i in self.places if kind != "result"}
         roots, outputs = _stores((*body.new_carries, *own))
-        spec = lower(roots, list(body.placeholders), outputs)
+        places = {
+            p: UOp.new_buffer(p.device, p.max_numel(), p.dtype)
+            for p in body.placeholders
+        }
+        roots = list(UOp.sink(*roots).substitute(places, walk=True).src)
+        spec = lower(
+            canonicalize(roots), roots, list(places.values()), outputs
+        )
         n, m = len(body.carries), len(body.xs)
         rows = [_Row(s.size, s.dtype) for s in spec.slots]
         first = len(body.placeholders)
