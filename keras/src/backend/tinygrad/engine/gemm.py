@@ -148,7 +148,7 @@ def _blas_product(a, b):
         _storage(left.view).uop,
         _storage(right.view).uop,
         _descriptor(left, right, loops).uop,
-        grad_fxn=_gradient_function(left.view, right.view, out_shape),
+        grad_fxn=Product(left.view, right.view, out_shape),
     )
     return Tensor(out.uop.after(call)).reshape(out_shape)
 
@@ -326,25 +326,53 @@ def _kernel(dtype):
     return kernel(done, f"gemm_{_NAMES[dtype]}")
 
 
-def _gradient_function(left, right, out_shape):
-    def gradient_of_call(cotangent, call):
-        g = Tensor(cotangent).reshape(out_shape)
-        a = left.from_storage(Tensor(call.src[2]))
-        b = right.from_storage(Tensor(call.src[3]))
-        if b.ndim == 2:
-            rows = a.reshape(-1, a.shape[-1])
-            to_b = matmul(rows.transpose(), g.reshape(len(rows), -1))
-        else:
-            to_b = matmul(a.transpose(-1, -2), g)
-        to_a = matmul(g, b.transpose(-1, -2))
+@dataclass(frozen=True)
+class Product:
+    """What a product's `CALL` uop computes, and its gradient.
+
+    Attributes:
+        left, right: `StridedView`s of the operands over the call's second
+            and third argument.
+        shape: Shape of the result.
+    """
+
+    left: StridedView
+    right: StridedView
+    shape: tuple
+
+    def operands(self, call):
+        """Returns the two operands of a call, as `Tensor`s."""
         return (
-            None,
-            left.to_storage(_summed_to(to_a, a.shape)).uop,
-            right.to_storage(_summed_to(to_b, b.shape)).uop,
-            None,
+            self.left.from_storage(Tensor(call.src[2])),
+            self.right.from_storage(Tensor(call.src[3])),
         )
 
-    return gradient_of_call
+    def right_gradient(self, a, cotangent):
+        """Returns the gradient of the call's third argument.
+
+        Args:
+            a: `Tensor`, the left operand. Where the right one is a matrix,
+                it may have the operands of many products stacked in front.
+            cotangent: `Tensor`, of the result or of as many results.
+        """
+        if len(self.right.tensor.shape) == 2:
+            rows = a.reshape(-1, a.shape[-1])
+            to_b = matmul(rows.transpose(), cotangent.reshape(len(rows), -1))
+        else:
+            to_b = matmul(a.transpose(-1, -2), cotangent)
+            to_b = _summed_to(to_b, self.right.tensor.shape)
+        return self.right.to_storage(to_b)
+
+    def __call__(self, cotangent, call):
+        g = Tensor(cotangent).reshape(self.shape)
+        a, b = self.operands(call)
+        to_a = _summed_to(matmul(g, b.transpose(-1, -2)), a.shape)
+        return (
+            None,
+            self.left.to_storage(to_a).uop,
+            self.right_gradient(a, g).uop,
+            None,
+        )
 
 
 def _summed_to(tensor, shape):
