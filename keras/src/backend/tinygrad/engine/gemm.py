@@ -98,7 +98,7 @@ def matmul(a, b):
         return out.cast(dtype)
     if on_blas and dtype in _NAMES:
         return _blas_product(a, b)
-    return a.matmul(b, dtype=dtype)
+    return a.matmul(b)
 
 
 def _int8_product(a, b):
@@ -107,7 +107,7 @@ def _int8_product(a, b):
         # Exact: every partial sum is an integer that the dtype holds.
         wide = dtypes.float32 if largest_sum <= 2**24 else dtypes.float64
         return _blas_product(a.cast(wide), b.cast(wide)).cast(dtypes.int32)
-    return a.cast(dtypes.int32).matmul(b.cast(dtypes.int32), dtypes.int32)
+    return a.cast(dtypes.int32).matmul(b.cast(dtypes.int32))
 
 
 def _uses_blas(a, b):
