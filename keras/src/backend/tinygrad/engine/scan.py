@@ -9,12 +9,14 @@ from tinygrad import Tensor
 
 from keras.src.backend.tinygrad.engine import scan_kernel
 from keras.src.backend.tinygrad.engine.alternatives import offer
+from keras.src.backend.tinygrad.engine.gemm import matmul
 from keras.src.backend.tinygrad.engine.gradient import custom_vjp
 from keras.src.backend.tinygrad.engine.internals import Ops
 from keras.src.backend.tinygrad.engine.internals import UOp
 from keras.src.backend.tinygrad.engine.lowering import Unsupported
 from keras.src.backend.tinygrad.engine.scan_body import differentiate
 from keras.src.backend.tinygrad.engine.scan_body import split
+from keras.src.backend.tinygrad.engine.scan_body import split_products
 from keras.src.backend.tinygrad.engine.scan_body import trace
 
 
@@ -70,6 +72,13 @@ def run(body, carries, xs, length, reverse=False):
     Returns:
         Pair of lists of `Tensor`s, the final carries and the results.
     """
+    body, lefts, products = split_products(body)
+    if products:
+        _, lefts = run(lefts, [], xs, length, reverse)
+        xs = xs + [
+            _all_products(product, left, storage)
+            for left, (product, storage) in zip(lefts, products)
+        ]
     inputs = [*carries, *xs, *map(Tensor, body.sources)]
     final, ys, _ = _launch(body, inputs, length, reverse)
 
@@ -78,6 +87,11 @@ def run(body, carries, xs, length, reverse=False):
 
     results = _declare(final + ys, inputs, vjp)
     return results[: len(final)], results[len(final) :]
+
+
+def _all_products(product, left, storage):
+    right = product.right.from_storage(Tensor(storage).reshape(-1))
+    return matmul(left, right).reshape(len(left), -1)
 
 
 def _launch(body, inputs, length, reverse):
@@ -156,8 +170,8 @@ def _gradient(body, inputs, results, cotangents, length, reverse):
     """
     n, m = len(body.carries), len(body.xs)
     step = differentiate(body, [c is not None for c in cotangents])
-    forward, backward, used_xs = split(body, step)
-    final, ys, call = _launch(forward, inputs, length, reverse)
+    saves = split(body, step)
+    final, ys, call = _launch(saves.forward, inputs, length, reverse)
     saved = ys[len(body.ys) :]
     if call is not None:
         offer([t.uop for t in results], [t.uop for t in (*final, *ys)], call)
@@ -170,17 +184,29 @@ def _gradient(body, inputs, results, cotangents, length, reverse):
         for p in step.carries[len(carries) :]
     ]
     xs = [cotangents[i] for i in step.arriving]
-    xs += [inputs[n + j] for j in used_xs] + saved
+    xs += [inputs[n + j] for j in saves.xs] + saved[: saves.count]
     final, ys, _ = _launch(
-        backward,
-        [*carries, *xs, *map(Tensor, backward.sources)],
+        saves.backward,
+        [*carries, *xs, *map(Tensor, saves.backward.sources)],
         length,
         not reverse,
     )
     gradients = [None] * len(inputs)
-    places = [*step.carried, *[n + m + k for k in step.summed]]
-    for i, gradient in zip(places, final):
-        gradients[i] = gradient.reshape(inputs[i].shape)
+    for i, gradient in zip(step.carried, final):
+        gradients[i] = gradient
     for j, gradient in zip(step.sliced, ys):
-        gradients[n + j] = gradient.reshape(inputs[n + j].shape)
-    return gradients
+        gradients[n + j] = gradient
+    for k, gradient in zip(step.summed, final[len(step.carried) :]):
+        gradients[n + m + k] = gradient
+    for use, i, cotangent in zip(
+        step.products, saves.lefts, ys[len(step.sliced) :]
+    ):
+        gradient = use.product.right_gradient(saved[i], cotangent)
+        known = gradients[n + m + use.const]
+        gradients[n + m + use.const] = (
+            gradient if known is None else known + gradient
+        )
+    return [
+        None if g is None else g.reshape(t.shape)
+        for g, t in zip(gradients, inputs)
+    ]

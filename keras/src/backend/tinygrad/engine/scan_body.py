@@ -9,6 +9,7 @@ from tinygrad import dtypes
 from keras.src.backend.tinygrad.engine.canonical import base_buffer
 from keras.src.backend.tinygrad.engine.canonical import is_allocated
 from keras.src.backend.tinygrad.engine.canonical import trace_inputs
+from keras.src.backend.tinygrad.engine.gemm import Product
 from keras.src.backend.tinygrad.engine.internals import Ops
 from keras.src.backend.tinygrad.engine.internals import UOp
 from keras.src.backend.tinygrad.engine.internals import compute_gradient
@@ -165,6 +166,115 @@ def _unexpanded(uop):
     return found
 
 
+def split_products(body):
+    """Takes the products out of a loop that need not wait for its carries.
+
+    A slice times a matrix that all steps share is a part of one product of
+    all slices.
+
+    Args:
+        body: `Body`.
+
+    Returns:
+        Triple of the `Body` that takes those products as further `xs`; the
+        `Body`, without carries, of their left operands; and a list with the
+        products as pairs: the `Product`, and the uop outside the loop that
+        is its right operand's storage. The latter two may be empty.
+    """
+    carried = _dependent(body.outputs, set(body.carries))
+    sliced = _dependent(body.outputs, set(body.xs))
+    found = [
+        use
+        for use in _products(body)[0]
+        if use.left in sliced and use.left not in carried
+    ]
+    if not found:
+        return body, None, []
+    device = body.outputs[0].device
+    places = {
+        use.uop: placeholder(use.uop.shape, use.uop.dtype, device)
+        for use in found
+    }
+    outputs = UOp.sink(*body.outputs).substitute(places, walk=True).src
+    n = len(body.carries)
+    outside = _outside(body)
+    xs = (*body.xs, *places.values())
+    return (
+        close(body.carries, xs, outputs[:n], outputs[n:], device, outside),
+        close((), body.xs, (), [use.left for use in found], device, outside),
+        [(use.product, body.sources[use.const]) for use in found],
+    )
+
+
+def _outside(body):
+    """Maps the placeholders of a body's consts to what they stand for."""
+    return {p: s.reshape(p.shape) for p, s in zip(body.consts, body.sources)}
+
+
+def _dependent(roots, inner):
+    """Returns the set of the uops in a graph that are over `inner`."""
+    found = set(inner)
+    for uop in UOp.sink(*roots).toposort(enter_calls=False):
+        if any(s in found for s in uop.src):
+            found.add(uop)
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Use:
+    """A product of a step with a matrix that all steps share.
+
+    Attributes:
+        uop: The `AFTER` uop of the result.
+        product: `Product`.
+        left: Uop of the left operand.
+        const: Index of the const that stores the right operand.
+    """
+
+    uop: UOp
+    product: Product
+    left: UOp
+    const: int
+
+
+def _products(body):
+    """Finds the products with consts in a body's graph.
+
+    Returns:
+        List of `Use`s, and set of the indices of the consts that are used
+        otherwise too.
+    """
+    index = {p: k for k, p in enumerate(body.consts)}
+    sink = UOp.sink(*body.outputs)
+    uses, elsewhere = [], set()
+    for uop in sink.toposort(enter_calls=False):
+        if uop.op is Ops.RESHAPE:
+            continue
+        sources = [_reshaped(s) for s in uop.src]
+        product = uop.arg.grad_fxn if uop.op is Ops.CALL and uop.arg else None
+        if (
+            isinstance(product, Product)
+            and len(product.right.tensor.shape) == 2
+            and sources[3] in index
+        ):
+            left, _ = product.operands(uop)
+            uses.append((uop, product, left.uop, index[sources[3]]))
+            sources[3] = None
+        elsewhere.update(index[s] for s in sources if s in index)
+    results = {
+        u.src[1]: u
+        for u in sink.toposort(enter_calls=False)
+        if u.op is Ops.AFTER
+    }
+    return [Use(results[call], *rest) for call, *rest in uses], elsewhere
+
+
+def _reshaped(uop):
+    while uop.op is Ops.RESHAPE:
+        uop = uop.src[0]
+    return uop
+
+
 @dataclasses.dataclass(frozen=True)
 class BackwardStep:
     """The step of a loop's gradient, over the loop's placeholders and more.
@@ -174,16 +284,19 @@ class BackwardStep:
         arriving: Indices of the outputs whose cotangents it takes.
         summed: Indices of the consts whose gradients it sums up.
         sliced: Indices of the xs whose gradients it yields.
+        products: The `Use`s of consts whose gradients are formed from all
+            steps' operands at the end.
         carries: Placeholders, for `carried` and then `summed`.
         xs: Placeholders, for `arriving`.
         new_carries: Uops, as many as `carries`.
-        ys: Uops, for `sliced`.
+        ys: Uops, for `sliced` and then the cotangents of `products`.
     """
 
     carried: tuple
     arriving: tuple
     summed: tuple
     sliced: tuple
+    products: tuple
     carries: tuple
     xs: tuple
     new_carries: tuple
@@ -208,21 +321,19 @@ def differentiate(body, arrives):
     places = {
         i: placeholder(u.shape, u.dtype, u.device) for i, u in roots.items()
     }
-    cotangents = [places[i].reshape(u.shape) for i, u in roots.items()]
-    targets = [p for p in body.placeholders if _is_float(p)]
-    found = compute_gradient(
-        UOp.maketuple(*roots.values()),
-        UOp.maketuple(*cotangents),
-        set(targets),
+    found = _cotangents(
+        body,
+        list(roots.values()),
+        [places[i].reshape(u.shape) for i, u in roots.items()],
     )
-    # Declared gradients may still speak of what the consts stand for.
-    inside = {s: p.reshape(s.shape) for s, p in zip(body.sources, body.consts)}
-    found = {
-        p: found[p].cast(p.dtype).substitute(inside, walk=True)
-        for p in targets
-        if p in found
-    }
-    summed = [k for k, p in enumerate(body.consts) if p in found]
+    uses, elsewhere = _products(body)
+    products = [
+        use for use in uses if use.const not in elsewhere and use.uop in found
+    ]
+    apart = {use.const for use in products}
+    summed = [
+        k for k, p in enumerate(body.consts) if p in found and k not in apart
+    ]
     sliced = [j for j, p in enumerate(body.xs) if p in found]
     sums = [_sum_placeholder(body.consts[k]) for k in summed]
     new_carries = [
@@ -233,16 +344,39 @@ def differentiate(body, arrives):
         total + found[body.consts[k]].cast(total.dtype)
         for k, total in zip(summed, sums)
     ]
+    wanted = [body.xs[j] for j in sliced] + [use.uop for use in products]
     return BackwardStep(
         tuple(carried),
         tuple(arriving),
         tuple(summed),
         tuple(sliced),
+        tuple(products),
         (*[places[i] for i in carried], *sums),
         tuple(places[i] for i in arriving),
         tuple(new_carries),
-        tuple(_stored(found[body.xs[j]], places[0].device) for j in sliced),
+        tuple(_stored(found[u], u.device) for u in wanted),
     )
+
+
+def _cotangents(body, roots, cotangents):
+    """Differentiates parts of a body's graph.
+
+    Returns:
+        Dict of the floating placeholders and products on the way to `roots`,
+        to the uops of their cotangents.
+    """
+    targets = [p for p in body.placeholders if _is_float(p)]
+    found = compute_gradient(
+        UOp.maketuple(*roots), UOp.maketuple(*cotangents), set(targets)
+    )
+    # Declared gradients may still speak of what the consts stand for.
+    inside = {s: p.reshape(s.shape) for s, p in zip(body.sources, body.consts)}
+    targets += [use.uop for use in _products(body)[0]]
+    return {
+        u: found[u].cast(u.dtype).substitute(inside, walk=True)
+        for u in targets
+        if u in found
+    }
 
 
 def _is_float(uop):
@@ -255,7 +389,7 @@ def _sum_placeholder(uop):
 
 
 def split(body, step):
-    """Decides what the loop saves for its gradient, and what that computes.
+    """Decides what a loop saves for its gradient, and what that computes.
 
     Saved are the carries, and the results of products and other kernels, as
     far as the gradient uses them; elementwise work is done again.
@@ -265,40 +399,68 @@ def split(body, step):
         step: Its `BackwardStep`.
 
     Returns:
-        Triple of `Body`s and a list: the body that also yields what it
-        saves, after its own `ys`; the body of the gradient, whose `xs` are
-        the step's, then those of `body` whose indices the list has, and then
-        what was saved; and the list.
+        `Saves`.
     """
     roots = (*step.new_carries, *step.ys)
     forward = UOp.sink(*body.outputs).toposort(enter_calls=False)
-    saved = _saved(roots, forward)
-    device = body.carries[0].device if body.carries else body.xs[0].device
-    places = {u: placeholder(u.shape, u.dtype, device) for u in saved}
+    costly = _costly(roots, forward)
+    device = body.outputs[0].device
+    places = {u: placeholder(u.shape, u.dtype, device) for u in costly}
     roots = UOp.sink(*roots).substitute(
         {u: p.reshape(u.shape) for u, p in places.items()}, walk=True
     )
     used = roots.toposort(enter_calls=False)
-    saved += [p for p in body.carries if p in used]
     xs = [j for j, p in enumerate(body.xs) if p in used]
+    carries = [p for p in body.carries if p in used]
     n = len(step.new_carries)
     backward = close(
         step.carries,
         (
             *step.xs,
             *[body.xs[j] for j in xs],
-            *[places.get(u, u) for u in saved],
+            *[places[u] for u in costly],
+            *carries,
         ),
         roots.src[:n],
         roots.src[n:],
         device,
-        {p: s.reshape(p.shape) for p, s in zip(body.consts, body.sources)},
+        _outside(body),
     )
-    forward = dataclasses.replace(body, ys=(*body.ys, *saved))
-    return forward, backward, xs
+    saved = dict.fromkeys([*costly, *carries])
+    saved.update(dict.fromkeys(use.left for use in step.products))
+    saved = list(saved)
+    return Saves(
+        dataclasses.replace(body, ys=(*body.ys, *saved)),
+        backward,
+        tuple(xs),
+        len(costly) + len(carries),
+        tuple(saved.index(use.left) for use in step.products),
+    )
 
 
-def _saved(roots, forward):
+@dataclasses.dataclass(frozen=True)
+class Saves:
+    """How a loop and its gradient share the work.
+
+    Attributes:
+        forward: `Body` of the loop that yields, after its own `ys`, what it
+            saves.
+        backward: `Body` of the gradient. Its `xs` are the step's, then some
+            of the loop's, and then what was saved.
+        xs: Indices of those `xs` of the loop.
+        count: How many of the saved values are `xs` of `backward`.
+        lefts: Indices of the saved values that are left operands of the
+            step's products.
+    """
+
+    forward: Body
+    backward: Body
+    xs: tuple
+    count: int
+    lefts: tuple
+
+
+def _costly(roots, forward):
     """Finds what of the `forward` graph is better saved than done again."""
     found, visited, stack = {}, set(), list(roots)
     while stack:

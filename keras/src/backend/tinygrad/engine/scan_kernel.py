@@ -71,9 +71,16 @@ def launch(body, inputs, length, reverse):
     Raises:
         Unsupported: If the body needs what a loop's kernel does not offer.
     """
-    program = _program(body)
     n, m = len(body.carries), len(body.xs)
     carries, xs, consts = inputs[:n], inputs[n : n + m], inputs[n + m :]
+    places, own = _places(body)
+    if not carries and not own:
+        ys = [
+            xs[i].reshape(length, *uop.shape)
+            for (_, i), uop in zip(places, body.ys)
+        ]
+        return [], ys, None
+    program = _program(body)
     layout = _Layout(program, length, reverse)
     stacks = [
         _empty(layout.rows(i), row) for i, row in enumerate(program.carry_rows)
@@ -99,7 +106,9 @@ def launch(body, inputs, length, reverse):
     ]
     ys = []
     for (kind, i), uop in zip(program.places, body.ys):
-        if kind == "result":
+        if kind == "x":
+            y = xs[i]
+        elif kind == "result":
             y = program.result_rows[i].cut(results[i], 0, length)
         else:
             first = layout.first(kind)
@@ -157,7 +166,8 @@ class _Program:
     Attributes:
         places: List with a pair for each result of the body: `("result", i)`
             where it has a buffer, `("before", i)` or `("after", i)` where it
-            is carry i before or after the step.
+            is carry i before or after the step, `("x", i)` where it is a
+            slice.
         stacked: Set of the carries of which all steps' values are kept.
         carry_rows, x_rows, result_rows: Lists of `_Row`s.
         scratch: Bytes that a step uses besides.
@@ -167,16 +177,16 @@ class _Program:
 
     def __init__(self, body):
         self.places, own = _places(body)
-        self.stacked = {i for kind, i in self.places if kind != "result"}
+        self.stacked = {
+            i for kind, i in self.places if kind in ("before", "after")
+        }
         roots, outputs = _stores((*body.new_carries, *own))
         places = {
             p: UOp.new_buffer(p.device, p.max_numel(), p.dtype)
             for p in body.placeholders
         }
         roots = list(UOp.sink(*roots).substitute(places, walk=True).src)
-        spec = lower(
-            canonicalize(roots), roots, list(places.values()), outputs
-        )
+        spec = lower(canonicalize(roots), roots, list(places.values()), outputs)
         n, m = len(body.carries), len(body.xs)
         rows = [_Row(s.size, s.dtype) for s in spec.slots]
         first = len(body.placeholders)
@@ -386,6 +396,7 @@ def _places(body):
         need buffers of their own.
     """
     known = {p: ("before", i) for i, p in enumerate(body.carries)}
+    known.update({p: ("x", i) for i, p in enumerate(body.xs)})
     for i, uop in enumerate(body.new_carries):
         known.setdefault(_value(uop), ("after", i))
     places, own = [], []
