@@ -106,20 +106,25 @@ def identity():
     )
 
 
-def install():
+def install(original):
     """Makes tinygrad's CPU device compile with what is found here.
 
     Nothing is looked for until a kernel is compiled, so that a device that
     needs no C compiler does not ask for one.
+
+    Args:
+        original: Function of an object and an attribute's name that returns
+            what tinygrad itself has there.
     """
     ClangCompiler.compile = _compile
     # clang before 15 has no type __bf16 on x86. tinygrad computes bfloat16
     # in float32 and moves bits, for which an integer type does as well.
     ClangRenderer.type_map = {
-        **ClangRenderer.type_map,
+        **original(ClangRenderer, "type_map"),
         dtypes.bfloat16: "unsigned short",
     }
-    ClangRenderer.string_rewrite = _BFLOAT16 + ClangRenderer.string_rewrite
+    rewrite = original(ClangRenderer, "string_rewrite")
+    ClangRenderer.string_rewrite = _BFLOAT16 + rewrite
 
 
 _BFLOAT16 = PatternMatcher(

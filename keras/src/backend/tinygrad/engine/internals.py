@@ -4,9 +4,11 @@ A tinygrad upgrade has this one module to look at: what is not importable as
 `from tinygrad import ...` is re-exported from here to the rest of the engine.
 """
 
+import tinygrad.codegen.opt.heuristic as heuristic_module  # noqa: F401
 import tinygrad.device as device_module  # noqa: F401
 import tinygrad.engine.jit as jit_module  # noqa: F401
 import tinygrad.helpers as helpers_module  # noqa: F401
+import tinygrad.runtime.ops_cpu as ops_cpu_module  # noqa: F401
 import tinygrad.tensor as tensor_module  # noqa: F401
 from tinygrad import Device  # noqa: F401
 from tinygrad import Tensor  # noqa: F401
@@ -14,6 +16,8 @@ from tinygrad.codegen import do_to_program  # noqa: F401
 from tinygrad.codegen import to_program_cache  # noqa: F401
 from tinygrad.codegen import to_program_config  # noqa: F401
 from tinygrad.codegen import to_program_key  # noqa: F401
+from tinygrad.codegen.opt import Opt  # noqa: F401
+from tinygrad.codegen.opt import OptOps  # noqa: F401
 from tinygrad.device import Buffer  # noqa: F401
 from tinygrad.device import BufferSpec  # noqa: F401
 from tinygrad.device import CompileError  # noqa: F401
@@ -29,11 +33,15 @@ from tinygrad.engine.realize import get_call_arg_uops  # noqa: F401
 from tinygrad.engine.realize import get_runtime  # noqa: F401
 from tinygrad.engine.realize import optimize_local_size  # noqa: F401
 from tinygrad.engine.realize import run_linear  # noqa: F401
+from tinygrad.engine.realize import runtime_cache  # noqa: F401
 from tinygrad.helpers import BEAM  # noqa: F401
 from tinygrad.helpers import DEBUG  # noqa: F401
+from tinygrad.helpers import SCACHE  # noqa: F401
 from tinygrad.helpers import Context  # noqa: F401
+from tinygrad.helpers import ContextVar  # noqa: F401
 from tinygrad.helpers import GlobalCounters  # noqa: F401
 from tinygrad.helpers import disable_gc  # noqa: F401
+from tinygrad.helpers import getenv  # noqa: F401
 from tinygrad.helpers import mv_address  # noqa: F401
 from tinygrad.mixin.gradient import compute_gradient  # noqa: F401
 from tinygrad.renderer import Estimates  # noqa: F401
@@ -54,6 +62,7 @@ from tinygrad.tensor import all_tensors  # noqa: F401
 from tinygrad.tensor import transform_to_call  # noqa: F401
 from tinygrad.uop import GroupOp  # noqa: F401
 from tinygrad.uop import Ops  # noqa: F401
+from tinygrad.uop.ops import AxisType  # noqa: F401
 from tinygrad.uop.ops import KernelInfo  # noqa: F401
 from tinygrad.uop.ops import ParamArg  # noqa: F401
 from tinygrad.uop.ops import PatternMatcher  # noqa: F401
@@ -63,5 +72,6 @@ from tinygrad.uop.ops import UOpMetaClass  # noqa: F401
 from tinygrad.uop.ops import UPat  # noqa: F401
 from tinygrad.uop.ops import buffers  # noqa: F401
 from tinygrad.uop.ops import graph_rewrite  # noqa: F401
+from tinygrad.uop.ops import identity_element  # noqa: F401
 from tinygrad.uop.ops import shape_to_shape_arg  # noqa: F401
 from tinygrad.uop.ops import sym_infer  # noqa: F401

@@ -5,7 +5,9 @@ takes the place of the first.
 """
 
 import functools
+import glob
 import mmap
+import os
 import sqlite3
 import sys
 
@@ -14,16 +16,23 @@ from tinygrad import Device
 from tinygrad import Tensor
 
 from keras.src.backend.tinygrad.engine import compiler
+from keras.src.backend.tinygrad.engine import kernel_options
 from keras.src.backend.tinygrad.engine import tracing
+from keras.src.backend.tinygrad.engine.canonical import is_allocated
 from keras.src.backend.tinygrad.engine.gemm import matmul
 from keras.src.backend.tinygrad.engine.internals import CPUAllocator
+from keras.src.backend.tinygrad.engine.internals import CPUProgram
+from keras.src.backend.tinygrad.engine.internals import Device
 from keras.src.backend.tinygrad.engine.internals import HCQBuffer
 from keras.src.backend.tinygrad.engine.internals import LRUAllocator
 from keras.src.backend.tinygrad.engine.internals import MMIOInterface
 from keras.src.backend.tinygrad.engine.internals import Ops
 from keras.src.backend.tinygrad.engine.internals import UOp
+from keras.src.backend.tinygrad.engine.internals import device_module
+from keras.src.backend.tinygrad.engine.internals import getenv
 from keras.src.backend.tinygrad.engine.internals import helpers_module
 from keras.src.backend.tinygrad.engine.internals import mv_address
+from keras.src.backend.tinygrad.engine.internals import ops_cpu_module
 from keras.src.backend.tinygrad.engine.internals import tensor_module
 from keras.src.backend.tinygrad.engine.realize import realize
 from keras.src.backend.tinygrad.engine.runtime_lock import lock
@@ -32,6 +41,13 @@ from keras.src.backend.tinygrad.engine.transfer import to_numpy
 
 # How many bytes of freed CPU memory are kept for reuse.
 _KEPT_BYTES = 256 << 20
+
+# PCI and USB vendors, and device files, of the GPUs that are slow to ask for.
+_VENDORS = {
+    "AMD": (("1002", "add1", "3801"), ("/dev/kfd",)),
+    "NV": (("10de",), ("/dev/nvidiactl",)),
+    "CUDA": (("10de",), ("/dev/nvidiactl", "/dev/dxg")),
+}
 
 _ORIGINALS = "_keras_originals"
 
@@ -79,9 +95,21 @@ def apply():
     # tinygrad's cache is one SQLite file that a process killed while writing
     # leaves locked for the others; programs are in `program_cache`.
     helpers_module.db_connection = _memory_database
+    # tinygrad asks the drivers of GPUs that are not there, for a second.
+    device_class = type(Device)
+    device_class.get_available_devices = _present_devices(
+        _original(device_class, "get_available_devices")
+    )
+    # The CPU device would compile four programs that only a mode of tinygrad
+    # uses that is not used here.
+    if not getenv("HCQ2"):
+        ops_cpu_module.do_to_program = lambda *args: _NoProgram
+        CPUProgram.__init__ = _init_program(_original(CPUProgram, "__init__"))
     # The CPU device compiles with zig where there is no clang, and bfloat16
     # with a clang that does not have it.
-    compiler.install()
+    compiler.install(_original)
+    # Its loops are shaped for a CPU, not for a GPU.
+    kernel_options.install(_original)
 
 
 def _realize(self, *others, do_update_stats=True):
@@ -123,6 +151,10 @@ _OPERATORS = [
 def _operator(name, original):
     @functools.wraps(original)
     def operator(self, other):
+        if name.startswith("__i") and not is_allocated(self.uop.base):
+            # No storage to write to: Python makes it `self = self + other`,
+            # which has a gradient.
+            return NotImplemented
         if isinstance(other, Tensor):
             if name == "__matmul__" and other.dtype == self.dtype:
                 return matmul(self, other)
@@ -216,6 +248,53 @@ def _bounded_free(self, opaque, size, options=None):
     LRUAllocator.free(self, opaque, size, options)
     after = len(self.cache.get((size, options), ()))
     self.kept_bytes += size * (after - before)
+
+
+def _present_devices(original):
+    def get_available_devices(self):
+        absent = {d for d in _VENDORS if not _may_exist(d)}
+        names = device_module.ALL_DEVICES
+        device_module.ALL_DEVICES = [n for n in names if n not in absent]
+        try:
+            yield from original(self)
+        finally:
+            device_module.ALL_DEVICES = names
+
+    return get_available_devices
+
+
+def _may_exist(device):
+    """Whether a GPU that tinygrad calls `device` may be in this machine."""
+    if sys.platform != "linux" or not os.path.isdir("/sys/bus/pci/devices"):
+        return True
+    vendors, nodes = _VENDORS[device]
+    if any(os.path.exists(node) for node in nodes):
+        return True
+    places = ("pci/devices/*/vendor", "usb/devices/*/idVendor")
+    for path in (p for x in places for p in glob.glob(f"/sys/bus/{x}")):
+        try:
+            with open(path) as file:
+                if file.read().strip().removeprefix("0x") in vendors:
+                    return True
+        except OSError:
+            return True
+    return False
+
+
+class _NoProgram:
+    """Stands for a program that nothing calls."""
+
+    @staticmethod
+    def to_elf():
+        return None
+
+
+def _init_program(original):
+    def __init__(self, dev, obj):
+        if obj is not None:
+            original(self, dev, obj)
+
+    return __init__
 
 
 def _memory_database():

@@ -28,6 +28,7 @@ import tempfile
 import time
 
 from keras.src.backend.tinygrad.engine import compiler
+from keras.src.backend.tinygrad.engine import kernel_options
 from keras.src.backend.tinygrad.engine.internals import BEAM
 from keras.src.backend.tinygrad.engine.internals import ClangCompiler
 from keras.src.backend.tinygrad.engine.internals import Device
@@ -37,13 +38,16 @@ from keras.src.backend.tinygrad.engine.internals import UOp
 from keras.src.backend.tinygrad.engine.internals import do_to_program
 from keras.src.backend.tinygrad.engine.internals import helpers_module
 from keras.src.backend.tinygrad.engine.internals import optimize_local_size
+from keras.src.backend.tinygrad.engine.internals import runtime_cache
 from keras.src.backend.tinygrad.engine.internals import to_program_cache
 from keras.src.backend.tinygrad.engine.internals import to_program_key
 
 _MAGIC = b"KTG1"
 _OFF = ("0", "off", "false", "no")
 # How many entries are written between two looks at the folder's size.
-_TRIM_INTERVAL = 128
+_TRIM_INTERVAL = 512
+# How many programs are kept in memory besides those of plans.
+_CAPACITY = 4096
 # An entry's time of use is only written when it is this old, in seconds.
 _TOUCH_AFTER = 24 * 3600
 
@@ -241,6 +245,7 @@ def fingerprint(device):
         parts.append(_compiler_fingerprint(type(renderer.compiler)))
     if device.split(":")[0] == "CPU":
         parts.append(_processor_fingerprint())
+        parts.append(kernel_options.identity())
     return "\n".join(parts)
 
 
@@ -254,6 +259,10 @@ def compile_calls(calls):
         List with one `PROGRAM` uop for each call, `None` for what is no
         kernel.
     """
+    if len(to_program_cache) > _CAPACITY:
+        # Plans keep their own.
+        to_program_cache.clear()
+        runtime_cache.clear()
     wanted = [_kernel(call) for call in calls]
     missing = {}
     for kernel in wanted:

@@ -1,0 +1,327 @@
+"""Shapes the loops of the CPU's kernels.
+
+tinygrad's rules for loops are made for GPUs: they unroll, which on a CPU
+keeps the C compiler from vectorizing. Here a loop stays a loop, and what is
+arranged is that the innermost one steps through memory by ones and has no
+sum carried from one turn to the next:
+
+- Elementwise kernels: the dimension that the result is contiguous in comes
+  innermost; where an operand is contiguous in another, both are cut into
+  small tiles.
+- A reduction over rows keeps one accumulator for each column, and goes
+  through memory once, rather than once for each column.
+- A sum along contiguous memory is left to the compiler, which is told that it
+  may reorder it. Other reductions along contiguous memory keep a few dozen
+  accumulators, which are combined at the end.
+
+A search by the user (BEAM) takes precedence.
+"""
+
+import functools
+import hashlib
+import math
+
+from keras.src.backend.tinygrad.engine.internals import AddrSpace
+from keras.src.backend.tinygrad.engine.internals import AxisType
+from keras.src.backend.tinygrad.engine.internals import ClangRenderer
+from keras.src.backend.tinygrad.engine.internals import Ops
+from keras.src.backend.tinygrad.engine.internals import Opt
+from keras.src.backend.tinygrad.engine.internals import OptOps
+from keras.src.backend.tinygrad.engine.internals import PatternMatcher
+from keras.src.backend.tinygrad.engine.internals import UOp
+from keras.src.backend.tinygrad.engine.internals import UPat
+from keras.src.backend.tinygrad.engine.internals import dtypes
+from keras.src.backend.tinygrad.engine.internals import heuristic_module
+from keras.src.backend.tinygrad.engine.internals import identity_element
+
+# Accumulators of a reduction along contiguous memory.
+LANES = 32
+# Accumulators of a reduction over rows: they stay in the first-level cache.
+MAX_COLUMNS = 2048
+TILE = 8
+# Up to this many terms a reduction is written out.
+MAX_UNROLLED = 8
+# Second number of the loops that the compiler is told to vectorize.
+_VECTORIZE = 1_000_003
+
+
+def install(original):
+    """Puts these rules in the place of tinygrad's, for kernels in C.
+
+    Args:
+        original: Function of an object and an attribute's name that returns
+            what tinygrad itself has there.
+    """
+    theirs = original(heuristic_module, "hand_coded_optimizations")
+
+    def rules(kernel):
+        if isinstance(kernel.ren, ClangRenderer):
+            return arrange(kernel)
+        return theirs(kernel)
+
+    heuristic_module.hand_coded_optimizations = rules
+    ClangRenderer.string_rewrite = _PRAGMA + ClangRenderer.string_rewrite
+
+
+@functools.cache
+def identity():
+    """Returns a string that is another one if kernels may come out other."""
+    with open(__file__, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+def arrange(kernel):
+    """Chooses the loops of one kernel.
+
+    Args:
+        kernel: tinygrad `Scheduler`, over a kernel whose loops are simplified
+            and not yet optimized.
+
+    Returns:
+        The `Scheduler`, its kernel rewritten.
+    """
+    end = kernel.ast.src[0]
+    store = end.src[0] if end.op is Ops.END else end
+    if len(kernel.ast.src) > 1 or store.op is not Ops.STORE:
+        return kernel
+    if any(u.op in _KEPT for u in store.toposort()):
+        return kernel
+    reduces = [u for u in store.toposort() if u.op is Ops.REDUCE]
+    if not reduces:
+        _arrange_elementwise(kernel, end, store)
+    elif not any(_has_reduce(u.src[0]) for u in reduces):
+        _arrange_reduction(kernel, end, store, reduces)
+    return kernel
+
+
+# A kernel with one of these is somebody's own.
+_KEPT = (Ops.STAGE, Ops.CALL, Ops.BUFFER, Ops.AFTER, Ops.WMMA)
+
+
+def _has_reduce(uop):
+    return any(u.op is Ops.REDUCE for u in uop.toposort())
+
+
+def _arrange_elementwise(kernel, end, store):
+    ranges = sorted(end.ended_ranges, key=lambda r: r.arg)
+    target = store.src[0]
+    inner = next((r for r in ranges if _stride(target, r) == 1), None)
+    if inner is None:
+        return
+    if inner is not ranges[-1]:
+        number = next(kernel.opt_range)
+        moved = inner.replace(arg=(number, inner.arg[-1]))
+        kernel.ast = kernel.ast.substitute({inner: moved})
+        store = store.substitute({inner: moved})
+        inner = moved
+    across = None
+    for load in _loads(store.src[1]):
+        if _stride(load, inner) in (0, 1):
+            continue
+        across = next(
+            (r for r in ranges if r is not inner and _stride(load, r) == 1),
+            across,
+        )
+    if across is not None:
+        for axis in (across, inner):
+            tile = _tile(axis)
+            if tile is None:
+                return
+        for axis in (across, inner):
+            kernel.shift_to(axis, _tile(axis), axis.arg[-1])
+
+
+def _tile(axis):
+    size = _size(axis)
+    return next((n for n in (TILE, 6, 5, 4, 7) if size % n == 0), None)
+
+
+def _arrange_reduction(kernel, end, store, reduces):
+    terms = {r: _size(r) for u in reduces for r in u.src[1:]}
+    if None in terms.values():
+        return
+    if math.prod(terms.values()) <= MAX_UNROLLED:
+        for _ in terms:
+            kernel.apply_opt(Opt(OptOps.UNROLL, 0, 0))
+        return
+    loads = {x: None for u in reduces for x in _loads(u.src[0])}
+    outputs = [r for r in end.ended_ranges if r.op is Ops.RANGE]
+    row, row_score = _most_contiguous(terms, loads)
+    column, column_score = _most_contiguous(outputs, loads)
+    if row_score > 0 and row_score >= column_score:
+        _along_rows(kernel, reduces, row)
+    elif column_score > 0 and _block(column) is not None:
+        _over_rows(kernel, end, store, reduces, column)
+
+
+def _most_contiguous(ranges, loads):
+    """Returns the range that most loads step through by one, and how many.
+
+    Loads that step through it any other way count against it.
+    """
+    scores = []
+    for r in ranges:
+        strides = [_stride(load, r) for load in loads]
+        score = strides.count(1) - sum(s not in (0, 1) for s in strides)
+        scores.append((score, r))
+    score, best = max(scores, default=(0, None), key=lambda x: x[0])
+    return best, score
+
+
+def _along_rows(kernel, reduces, row):
+    """Arranges a reduction along contiguous memory."""
+    number = next(kernel.opt_range)
+    for u in reduces:
+        if row not in u.src[1:]:
+            continue
+        if u.arg[0] is Ops.ADD or not dtypes.is_float(u.dtype):
+            marked = row.replace(arg=(number, _VECTORIZE, row.arg[-1]))
+            replacement = u.substitute({row: marked})
+        elif _size(row) >= 2 * LANES:
+            replacement = _in_lanes(kernel, u, row)
+        else:
+            continue
+        kernel.ast = kernel.ast.substitute({u: replacement})
+
+
+def _in_lanes(kernel, reduce, row):
+    """Reduces to a vector, and the vector by halves."""
+    op, body = reduce.arg[0], reduce.src[0]
+    outer = [r for r in body.ranges if r not in reduce.src[1:]]
+    rest = [r for r in reduce.src[1:] if r is not row]
+    lanes = UOp.placeholder(
+        (LANES,), reduce.dtype, next(kernel.opt_range), AddrSpace.REG
+    )
+
+    def combine(state, position, value):
+        place = state.index(position)
+        return place.store(place.alu(op, value))
+
+    lane = _range(kernel, LANES)
+    ready = lanes.after(*outer).index(lane).store(_identity(reduce)).end(lane)
+    state = lanes.after(ready, *rest)
+    turns, tail = divmod(_size(row), LANES)
+    turn, lane = _range(kernel, turns), _range(kernel, LANES)
+    value = body.substitute({row: turn * LANES + lane})
+    done = combine(state.after(turn), lane, value).end(lane).end(turn)
+    if tail:
+        lane = _range(kernel, tail)
+        value = body.substitute({row: lane + turns * LANES})
+        done = combine(state.after(done), lane, value).end(lane)
+    state = lanes.after(done.end(*rest) if rest else done)
+    half = LANES // 2
+    while half:
+        lane = _range(kernel, half)
+        value = state.index(lane + half)
+        state = lanes.after(combine(state, lane, value).end(lane))
+        half //= 2
+    return state.index(UOp.const(0))
+
+
+def _over_rows(kernel, end, store, reduces, column):
+    """Arranges a reduction so that each column has an accumulator."""
+    block = _block(column)
+    size = _size(column)
+    first = _range(kernel, size // block) if block < size else None
+
+    def at(lane):
+        return lane if first is None else first * block + lane
+
+    outer = [r for r in end.ended_ranges if r is not column]
+    outer += [first] if first is not None else []
+    # Reductions over the same rows share one walk through memory.
+    walks = {}
+    for u in reduces:
+        walks.setdefault(u.src[1:], []).append(u)
+    results = {}
+    for rows, group in walks.items():
+        accumulators = [
+            UOp.placeholder(
+                (block,), u.dtype, next(kernel.opt_range), AddrSpace.REG
+            )
+            for u in group
+        ]
+        lane = _range(kernel, block)
+        ready = UOp.group(
+            *[
+                a.after(*outer).index(lane).store(_identity(u))
+                for a, u in zip(accumulators, group)
+            ]
+        ).end(lane)
+        lane = _range(kernel, block)
+        updates = []
+        for a, u in zip(accumulators, group):
+            place = a.after(ready, *rows).index(lane)
+            value = u.src[0].substitute({column: at(lane)})
+            updates.append(place.store(place.alu(u.arg[0], value)))
+        done = UOp.group(*updates).end(lane).end(*rows)
+        for a, u in zip(accumulators, group):
+            results[u] = a.after(done)
+    lane = _range(kernel, block)
+    value = store.src[1].substitute(
+        {u: a.index(lane) for u, a in results.items()}
+    )
+    stored = store.replace(src=(store.src[0], value)).substitute(
+        {column: at(lane)}
+    )
+    stored = stored.end(lane)
+    if outer:
+        stored = stored.end(*outer)
+    kernel.ast = kernel.ast.replace(src=(stored,))
+
+
+def _block(column):
+    size = _size(column)
+    if size is None or size <= MAX_COLUMNS:
+        return size
+    divisors = [n for n in range(16, MAX_COLUMNS + 1) if size % n == 0]
+    return max(divisors, default=None)
+
+
+def _range(kernel, size):
+    return UOp.range(size, next(kernel.opt_range), AxisType.LOOP)
+
+
+def _identity(reduce):
+    return UOp.const(identity_element(reduce.arg[0], reduce.dtype))
+
+
+def _size(axis):
+    end = axis.src[0]
+    return end.val if end.op is Ops.CONST else None
+
+
+def _loads(uop):
+    return [u for u in uop.toposort() if u.op is Ops.INDEX]
+
+
+def _stride(access, axis):
+    """Elements between neighbours along an axis, `None` if they vary."""
+    total = 0
+    for term in access.src[1].get_idx().split_uop(Ops.ADD):
+        if axis not in term.ranges:
+            continue
+        if term is axis:
+            total += 1
+        elif term.op is Ops.MUL and axis in term.src:
+            factor = term.src[1] if term.src[0] is axis else term.src[0]
+            if factor.op is not Ops.CONST:
+                return None
+            total += factor.val
+        else:
+            return None
+    return total
+
+
+def _loop(ctx, x):
+    if x.arg[1:-1] != (_VECTORIZE,):
+        return None
+    name, end = ctx[x], ctx[x.src[0]]
+    return (
+        "#pragma clang loop vectorize(enable)\n"
+        f"for ({ctx.render_dtype(x.dtype)} {name} = 0; {name} < {end}; "
+        f"{name}++) {{"
+    )
+
+
+_PRAGMA = PatternMatcher([(UPat(Ops.RANGE, name="x"), _loop)])
