@@ -69,11 +69,7 @@ def fresh_fork(fork):
 
 
 @pytest.fixture(scope="session")
-def wheels(tmp_path_factory):
-    """The real wheels: a dict of whether it is `--as-keras` to the path."""
-    return {
-        as_keras: pip_build.build(
-            Project(REPOSITORY), as_keras, tmp_path_factory.mktemp("dist")
-        )
-        for as_keras in (False, True)
-    }
+def wheel(tmp_path_factory):
+    """The real wheel."""
+    dist = tmp_path_factory.mktemp("dist")
+    return pip_build.build(Project(REPOSITORY), dist=dist)

@@ -17,14 +17,14 @@ pytestmark = pytest.mark.xdist_group("fork-wheel")
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory, wheels):
+def installed(tmp_path_factory, wheel):
     """A folder with the wheel installed in it."""
     folder = tmp_path_factory.mktemp("installed")
     subprocess.run(
         [
             *(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"),
             *("--disable-pip-version-check", "--target", folder / "site"),
-            wheels[False],
+            wheel,
         ],
         check=True,
     )

@@ -7,10 +7,14 @@ import sys
 import pytest
 
 from integration_tests.fork.synthetic import REPOSITORY
+from keras.src.backend import config
 from keras_tinygrad_patches import tree
 from keras_tinygrad_patches.project import Project
 
 CONFIG = "keras/src/backend/config.py"
+# What runs the module below imports Keras, which must not be the first time:
+# it writes the settings file then.
+assert config.__file__ == str(REPOSITORY / CONFIG)
 
 
 @pytest.fixture
@@ -105,5 +109,5 @@ def test_the_other_settings_are_read(home):
     write_settings(
         home, backend="no_such_backend", image_data_format="channels_first"
     )
-    config = runpy.run_path(str(REPOSITORY / CONFIG))
-    assert config["image_data_format"]() == "channels_first"
+    module = runpy.run_path(config.__file__)
+    assert module["image_data_format"]() == "channels_first"
