@@ -364,8 +364,11 @@ class Product:
         return self.right.to_storage(to_b)
 
     def __call__(self, cotangent, call):
-        g = Tensor(cotangent).reshape(self.shape)
         a, b = self.operands(call)
+        g = Tensor(cotangent).reshape(self.shape)
+        if b.ndim == 2:
+            # The left operand may have been copied as rows.
+            g = g.reshape(*a.shape[:-1], b.shape[1])
         to_a = _summed_to(matmul(g, b.transpose(-1, -2)), a.shape)
         return (
             None,
