@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 from tinygrad import Context
+from tinygrad import Device
 from tinygrad import Tensor
 from tinygrad import Variable
 from tinygrad import dtypes
@@ -23,6 +24,7 @@ from keras.src.backend.tinygrad.engine.transfer import from_numpy
 
 # The package's attribute of this name is the function.
 module = sys.modules["keras.src.backend.tinygrad.engine.realize"]
+DEVICE = Device.DEFAULT
 RNG = np.random.default_rng(0)
 
 
@@ -31,7 +33,7 @@ def array(*shape):
 
 
 def device(value):
-    return from_numpy(np.asarray(value), "CPU")
+    return from_numpy(np.asarray(value), DEVICE)
 
 
 def launches(fn):
@@ -213,7 +215,7 @@ def test_stores_into_part_of_a_buffer():
 
 
 def test_stores_one_after_the_other_into_a_fresh_buffer():
-    x = Tensor.empty(4, dtype=dtypes.float32, device="CPU")
+    x = Tensor.empty(4, dtype=dtypes.float32, device=DEVICE)
     x.assign(device(np.arange(4, dtype="float32")))
     early = x * 1
     late = x.uop.after(x.uop.store((x + 10).uop))

@@ -4,11 +4,14 @@ Two graphs with equal keys do the same work over buffers of the same sizes,
 so that what was planned for one runs the other.
 """
 
+import hashlib
 import weakref
 
+from keras.src.backend.tinygrad.engine.internals import BEAM
 from keras.src.backend.tinygrad.engine.internals import AddrSpace
 from keras.src.backend.tinygrad.engine.internals import GroupOp
 from keras.src.backend.tinygrad.engine.internals import Ops
+from keras.src.backend.tinygrad.engine.internals import UOp
 from keras.src.backend.tinygrad.engine.internals import buffers
 from keras.src.backend.tinygrad.engine.internals import to_program_config
 
@@ -18,6 +21,10 @@ _CLOSED = "_keras_closed"
 
 # Buffers that stood for a step's inputs while it was traced.
 trace_inputs = weakref.WeakSet()
+
+
+class LeakedTensorError(RuntimeError):
+    """A tensor of a compiled step's trace was used outside of the step."""
 
 
 class CanonicalGraph:
@@ -32,7 +39,28 @@ class CanonicalGraph:
         supported: Whether a plan can run it (one device per buffer).
     """
 
-    __slots__ = ("key", "inputs", "effects", "var_vals", "supported")
+    __slots__ = (
+        "key",
+        "inputs",
+        "effects",
+        "var_vals",
+        "supported",
+        "_index",
+    )
+
+    def digest(self, *groups):
+        """Returns bytes that name the graph in any process.
+
+        Args:
+            *groups: Lists of uops in the graph, whose roles matter too.
+        """
+        digest = hashlib.sha256()
+        for entry in self.key:
+            digest.update(repr(list(map(_portable, entry))).encode())
+        for group in groups:
+            places = [_portable(self._index.get(uop)) for uop in group]
+            digest.update(repr(places).encode())
+        return digest.digest()
 
 
 def is_allocated(buffer_uop):
@@ -114,12 +142,12 @@ def canonicalize(roots):
         `CanonicalGraph`.
 
     Raises:
-        RuntimeError: If the graph reads a compiled step's traced input.
+        LeakedTensorError: If the graph reads a compiled step's traced input.
     """
     graph = CanonicalGraph()
     graph.inputs, graph.effects, graph.var_vals = [], [], {}
     graph.supported = True
-    index, entries = {}, [tuple(v.value for v in to_program_config)]
+    index, entries = {}, [(BEAM.value, *[v.value for v in to_program_config])]
     stack = list(roots)
     while stack:
         uop = stack[-1]
@@ -169,7 +197,14 @@ def canonicalize(roots):
         entries.append(entry)
     entries.append(tuple([index[u] for u in roots]))
     graph.key = tuple(entries)
+    graph._index = index
     return graph
+
+
+def _portable(value):
+    if isinstance(value, tuple):
+        return tuple(map(_portable, value))
+    return value.key if isinstance(value, UOp) else value
 
 
 def _buffer_entry(uop, graph):
@@ -180,7 +215,7 @@ def _buffer_entry(uop, graph):
     if allocated:
         graph.inputs.append(uop)
     elif uop in trace_inputs:
-        raise RuntimeError(
+        raise LeakedTensorError(
             "This tensor was computed from the inputs of a compiled step "
             "while the step was traced; it has no value outside. Return it "
             "from the step, or keep it in a variable."

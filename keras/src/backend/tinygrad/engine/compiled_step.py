@@ -1,5 +1,6 @@
 """Steps traced once as pure functions of inputs and state, then replayed."""
 
+import contextlib
 import sys
 import weakref
 
@@ -8,6 +9,7 @@ import numpy as np
 from keras.src import tree
 from keras.src.backend.tinygrad.engine import tracing
 from keras.src.backend.tinygrad.engine.alternatives import settle
+from keras.src.backend.tinygrad.engine.canonical import LeakedTensorError
 from keras.src.backend.tinygrad.engine.canonical import canonicalize
 from keras.src.backend.tinygrad.engine.canonical import is_stored_whole
 from keras.src.backend.tinygrad.engine.canonical import pending_effects
@@ -143,10 +145,18 @@ def _give_randomness_state(device):
 
 
 def _flush_effects():
-    """Does the stores into existing buffers that live tensors wait for."""
+    """Does what live tensors with storage of their own wait for.
+
+    What they wait for would be part of each step otherwise, and a tensor
+    needs its buffer to be state.
+    """
     for tensor in tracing.live_tensors():
-        if pending_effects([tensor.uop]):
-            realize(tensor)
+        uop = tensor.uop
+        if uop.has_buffer_identity():
+            continue
+        if uop.has_buffer_identity(after_ok=True) or pending_effects([uop]):
+            with contextlib.suppress(LeakedTensorError):
+                realize(tensor)
 
 
 class _Capture:
@@ -244,7 +254,8 @@ class _Capture:
         self._structure = tree.pack_sequence_as(outputs, range(len(leaves)))
         roots = settle(roots)
         graph = canonicalize(roots)
-        self.plan = Plan(lower(roots, fed + graph.inputs, list(made)))
+        inputs = fed + graph.inputs
+        self.plan = Plan(lower(graph, roots, inputs, list(made)))
         written = {stored_value(u).base for u in graph.effects}
         self._states = []
         for i, base in enumerate(graph.inputs):

@@ -6,10 +6,15 @@ and scratch, which shares one arena.
 """
 
 import dataclasses
+import functools
+import hashlib
+import os
 
 from keras.src.backend.tinygrad.engine import program_cache
 from keras.src.backend.tinygrad.engine.canonical import base_buffer
 from keras.src.backend.tinygrad.engine.canonical import is_allocated
+from keras.src.backend.tinygrad.engine.internals import Context
+from keras.src.backend.tinygrad.engine.internals import ContextVar
 from keras.src.backend.tinygrad.engine.internals import Ops
 from keras.src.backend.tinygrad.engine.internals import ParamArg
 from keras.src.backend.tinygrad.engine.internals import UOp
@@ -29,6 +34,8 @@ _TRANSPARENT = {
     Ops.DETACH,
 }
 _ALIGNMENT = 256
+# Settings of tinygrad that change what it prints, not what it makes.
+_IRRELEVANT = ("DEBUG", "TRACEMETA", "VIZ", "PROFILE", "PARALLEL", "JIT")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,10 +143,11 @@ def own_buffer(uop, superseded, reserved=()):
     return target.after(target.store(value)), fresh
 
 
-def lower(roots, inputs, outputs):
-    """Lowers a graph.
+def lower(graph, roots, inputs, outputs):
+    """Lowers a graph, or finds it lowered on disk.
 
     Args:
+        graph: `CanonicalGraph` of `roots`.
         roots: List of `AFTER` uops.
         inputs: List of distinct `BUFFER` uops that replays bind.
         outputs: List of distinct `BUFFER` uops that replays allocate.
@@ -150,11 +158,60 @@ def lower(roots, inputs, outputs):
     Raises:
         Unsupported: If the graph needs what a plan does not offer.
     """
+    devices = sorted({u.device for u in (*inputs, *outputs)})
+    key = graph.digest(inputs, outputs) + _code_fingerprint()
+    key += "\n".join(map(program_cache.fingerprint, devices)).encode()
+    found = program_cache.load("plan", key)
+    if found is not None:
+        return _unpack(found)
     call, _ = transform_to_call(UOp.sink(*roots))
-    linear = graph_rewrite(call, pm_schedule, enter_calls=True)
+    with Context(SCACHE=0):
+        # Kept here, and not by tinygrad a second time.
+        linear = graph_rewrite(call, pm_schedule, enter_calls=True)
     linear = graph_rewrite(linear, pm_resolve_linear_call)
     linear = graph_rewrite(linear, pm_copy_from_store)
-    return _to_spec(linear.src, inputs, outputs)
+    spec = _to_spec(linear.src, inputs, outputs)
+    program_cache.store("plan", key, _pack(spec))
+    return spec
+
+
+@functools.cache
+def _code_fingerprint():
+    """A digest of the code and settings that decide how a graph is lowered."""
+    digest = hashlib.sha256()
+    folder = os.path.dirname(os.path.abspath(__file__))
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".py"):
+            with open(os.path.join(folder, name), "rb") as file:
+                digest.update(file.read())
+    settings = {k: str(v.value) for k, v in ContextVar._cache.items()}
+    for name in _IRRELEVANT:
+        settings.pop(name, None)
+    digest.update(repr(sorted(settings.items())).encode())
+    return digest.digest()
+
+
+def _pack(spec):
+    programs = {}
+    launches = []
+    for launch in spec.launches:
+        number = None
+        if launch.program is not None:
+            number = programs.setdefault(launch.program, len(programs))
+        launches.append((number, launch.device, launch.args))
+    return spec.slots, launches, list(map(program_cache.pack, programs))
+
+
+def _unpack(packed):
+    slots, launches, programs = packed
+    programs = list(map(program_cache.unpack, programs))
+    return Spec(
+        slots,
+        tuple(
+            Launch(None if n is None else programs[n], device, args)
+            for n, device, args in launches
+        ),
+    )
 
 
 def _to_spec(calls, inputs, outputs):

@@ -22,7 +22,6 @@ from keras.src.backend.tinygrad.engine.canonical import is_allocated
 from keras.src.backend.tinygrad.engine.gemm import matmul
 from keras.src.backend.tinygrad.engine.internals import CPUAllocator
 from keras.src.backend.tinygrad.engine.internals import CPUProgram
-from keras.src.backend.tinygrad.engine.internals import Device
 from keras.src.backend.tinygrad.engine.internals import HCQBuffer
 from keras.src.backend.tinygrad.engine.internals import LRUAllocator
 from keras.src.backend.tinygrad.engine.internals import MMIOInterface

@@ -19,7 +19,6 @@ from keras.src.backend.tinygrad.engine.internals import LVPRenderer
 from keras.src.backend.tinygrad.engine.internals import dtypes
 from keras.src.backend.tinygrad.engine.internals import get_runtime
 from keras.src.backend.tinygrad.engine.internals import mv_address
-from keras.src.backend.tinygrad.engine.internals import sym_infer
 from keras.src.backend.tinygrad.engine.lowering import place_scratch
 
 # Where buffers can't be views of others.
@@ -88,12 +87,7 @@ class Plan:
         self.inputs = sum(s.role == "input" for s in spec.slots)
         self.outputs = [s for s in spec.slots if s.role == "output"]
         self._offsets, self._arenas = place_scratch(spec)
-        estimates = [
-            launch.program.src[0].arg.estimates
-            for launch in spec.launches
-            if launch.program is not None
-        ]
-        self._estimates = [e for e in estimates if e is not None]
+        self._ops, self._bytes = _estimate(spec)
         flat = _runs_flat(spec)
         self._runner = (_FlatRunner if flat else _Runner)(self)
         self._kept = []
@@ -144,7 +138,7 @@ class Plan:
                 if not device.startswith(_NO_VIEWS)
             }
             self._runner.run(scratch, var_vals or {})
-        self._count(var_vals or {})
+        self._count()
         host_call.raise_pending()
         return outputs
 
@@ -167,15 +161,26 @@ class Plan:
             raise NotImplementedError("Only plans on the CPU are timed.")
         return self._runner.profile(repeats)
 
-    def _count(self, var_vals):
+    def _count(self):
         GlobalCounters.kernel_count += len(self.launches)
-        for e in self._estimates:
-            GlobalCounters.global_ops += sym_infer(e.ops, var_vals)
-            GlobalCounters.global_mem += sym_infer(e.mem, var_vals)
+        GlobalCounters.global_ops += self._ops
+        GlobalCounters.global_mem += self._bytes
 
     def scratch_place(self, slot):
         """Returns a scratch slot's byte offset in its device's arena."""
         return self._offsets[slot]
+
+
+def _estimate(spec):
+    ops = nbytes = 0
+    for launch in spec.launches:
+        if launch.program is not None:
+            found = launch.program.src[0].arg.estimates
+            if found is not None:
+                # What is symbolic is not counted.
+                ops += found.ops if isinstance(found.ops, int) else 0
+                nbytes += found.mem if isinstance(found.mem, int) else 0
+    return ops, nbytes
 
 
 def _runs_flat(spec):

@@ -105,6 +105,7 @@ class _Entry:
     def __init__(self, uops, graph):
         effects, superseded = set(graph.effects), superseded_stores(uops)
         roots, outputs, self._results = [], {}, []
+        inputs = graph.inputs
         for uop in uops:
             if is_stored_whole(uop, effects):
                 roots.append(uop)
@@ -117,7 +118,8 @@ class _Entry:
             index = list(outputs).index(buffer)
             self._results.append((index, shape_source(uop.shape)))
         self._templates = list(outputs.values())
-        self.plan = Plan(lower(roots, graph.inputs, list(outputs)))
+        graph = canonicalize(roots)
+        self.plan = Plan(lower(graph, roots, inputs, list(outputs)))
 
     def results(self, uops, made):
         bases = [t.make(b) for t, b in zip(self._templates, made)]

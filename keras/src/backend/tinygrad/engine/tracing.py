@@ -81,20 +81,20 @@ class Trace:
                 "Call the inner step's function itself instead."
             )
         self._first_buffer = next(UOp.unique_num)
-        self._before = [(t, t.uop, t.grad) for t in live_tensors()]
+        self._before = {id(t): (t, t.uop, t.grad) for t in live_tensors()}
         _current = self
         return self
 
     def __exit__(self, error, *exc):
         global _current
         _current = None
-        for tensor, uop, grad in self._before:
+        for tensor, uop, grad in self._before.values():
             tensor.grad = grad
             if tensor.uop is not uop:
                 if error is not None:
                     tensor.uop = uop
                 self.mutated.append((tensor, uop))
-        del self._before
+        self._before = {}
 
     def give_buffers(self):
         """Gives buffers to the mutated tensors that had none.
@@ -124,6 +124,11 @@ class Trace:
         for tensor, before in self.mutated:
             if not tensor.uop.has_buffer_identity():
                 tensor.uop = before
+
+    def is_unchanged(self, tensor):
+        """Whether a tensor has not been given another value in the trace."""
+        entry = self._before.get(id(tensor))
+        return entry is None or entry[1] is tensor.uop
 
     def is_static(self, uop):
         """Whether a value depends on nothing older than the trace."""
@@ -173,7 +178,7 @@ def note_realize(tensors):
         return tensors
     static = []
     for tensor in tensors:
-        if trace.is_static(tensor.uop):
+        if trace.is_unchanged(tensor) and trace.is_static(tensor.uop):
             static.append(tensor)
         else:
             trace.realized.append(tensor)
