@@ -33,8 +33,8 @@ def _to_numpy(x):
     return keras.ops.convert_to_numpy(x) if keras.ops.is_tensor(x) else x
 
 
-def compare(op, ours, theirs, args, dtype, exact_dtype=True):
-    """Raises `Disagreement` unless two results agree.
+def compare(op, ours, theirs, args, dtype):
+    """Raises `Disagreement` unless two results have equal shapes and values.
 
     Args:
         op: `Op` of the table.
@@ -42,7 +42,6 @@ def compare(op, ours, theirs, args, dtype, exact_dtype=True):
         theirs: Result of the reference.
         args: The arguments that gave them.
         dtype: Dtype the arguments were drawn in.
-        exact_dtype: Whether the results' dtypes must be equal too.
     """
     if isinstance(ours, Exception) or isinstance(theirs, Exception):
         if isinstance(ours, Exception) and isinstance(theirs, Exception):
@@ -57,8 +56,6 @@ def compare(op, ours, theirs, args, dtype, exact_dtype=True):
         a, b = np.asarray(a), np.asarray(b)
         if a.shape != b.shape:
             raise Disagreement(f"shape {a.shape}, reference {b.shape}")
-        if exact_dtype and a.dtype != b.dtype:
-            raise Disagreement(f"dtype {a.dtype}, reference {b.dtype}")
         rtol = max(op.rtol, RTOL.get(dtype, 0))
         _assert_close(a, b, rtol)
 
@@ -79,7 +76,7 @@ def _assert_close(a, b, rtol):
 
 
 def check_values(op, args, kwargs, dtype, reference):
-    """Compares with another backend's results and dtypes."""
+    """Compares with another backend's results."""
     ours = run(op.name, args, kwargs)
     theirs = reference.call(op.name, args, kwargs)
     compare(op, ours, theirs, args, dtype)
@@ -113,8 +110,12 @@ def check_compiled(op, args, kwargs, dtype):
         compare(op, result, eager, args, dtype)
 
 
-def check_spec(op, args, kwargs):
-    """Compares symbolic shapes and dtypes with what then runs."""
+def check_spec(op, args, kwargs, dtype):
+    """Compares symbolic shapes and dtypes with what then runs.
+
+    The symbolic dtypes are Keras' promotion rules, except that these narrow
+    64-bit integers to 32; here, as on torch, they stay.
+    """
 
     def symbolic(x):
         if isinstance(x, np.ndarray):
@@ -130,11 +131,14 @@ def check_spec(op, args, kwargs):
     pairs = zip(keras.tree.flatten(specs), keras.tree.flatten(eager))
     for spec, value in pairs:
         value = np.asarray(value)
-        dtype = keras.backend.standardize_dtype(value.dtype)
-        if tuple(spec.shape) != value.shape or spec.dtype != dtype:
+        found = keras.backend.standardize_dtype(value.dtype)
+        wide = dtype == "int64" and found == "int64" and "int" in spec.dtype
+        if tuple(spec.shape) != value.shape or (
+            spec.dtype != found and not wide
+        ):
             raise Disagreement(
                 f"symbolic {spec.shape} {spec.dtype}, "
-                f"eager {value.shape} {dtype}"
+                f"eager {value.shape} {found}"
             )
 
 

@@ -116,7 +116,9 @@ def promote(*xs, rule=result_type):
     Returns:
         List of `Tensor`s.
     """
-    operands = [to_operand(x) for x in xs]
+    # A lone operand is nobody's scalar: its own dtype counts.
+    take = to_operand if len(xs) > 1 else convert_to_tensor
+    operands = [take(x) for x in xs]
     dtype = rule(*[getattr(x, "dtype", type(x)) for x in operands])
     return [convert_to_tensor(x, dtype) for x in operands]
 
