@@ -228,7 +228,7 @@ def kaiser(x, beta):
 
 
 def _window(fn, x):
-    return convert_to_tensor(fn(*to_ints(x)), config.floatx())
+    return convert_to_tensor(fn(int(convert_to_numpy(x))), config.floatx())
 
 
 def vander(x, N=None, increasing=False):

@@ -1,6 +1,7 @@
 """Products of vectors, matrices and tensors."""
 
 import collections
+import functools
 import math
 
 import numpy as np
@@ -9,25 +10,23 @@ from tinygrad import dtypes as tinygrad_dtypes
 from keras.src import tree
 from keras.src.backend.common.backend_utils import canonicalize_axis
 from keras.src.backend.common.backend_utils import vectorize_impl
+from keras.src.backend.tinygrad.core import convert_to_tensor
 from keras.src.backend.tinygrad.engine import gemm
 from keras.src.backend.tinygrad.numpy.common import check_broadcast
 from keras.src.backend.tinygrad.numpy.common import promote
+from keras.src.backend.tinygrad.numpy.common import result_type
 from keras.src.backend.tinygrad.numpy.common import to_ints
 from keras.src.backend.tinygrad.numpy.manipulation import diagonal
 from keras.src.backend.tinygrad.numpy.manipulation import moveaxis
 from keras.src.backend.tinygrad.numpy.manipulation import stack
 
 
-def _matmul(a, b):
-    """`gemm.matmul`, for booleans too: sums of them are disjunctions."""
-    if a.dtype != tinygrad_dtypes.bool:
-        return gemm.matmul(a, b)
-    counts = [x.cast(tinygrad_dtypes.int32) for x in (a, b)]
-    return gemm.matmul(*counts).cast(tinygrad_dtypes.bool)
-
-
 def matmul(x1, x2):
-    return _matmul(*promote(x1, x2))
+    x1, x2 = [convert_to_tensor(x) for x in (x1, x2)]
+    a, b = promote(x1, x2)
+    result = gemm.matmul(a, b)
+    # Products of int8 add up in int32.
+    return result if x1.dtype == x2.dtype else result.cast(a.dtype)
 
 
 def dot(x1, x2):
@@ -85,7 +84,8 @@ def _contract(x1, x2, axes1, axes2):
     count = math.prod(sizes1)
     rows = x1.permute(rest1 + axes1).reshape(math.prod(shape1), count)
     columns = x2.permute(axes2 + rest2).reshape(count, math.prod(shape2))
-    return _matmul(rows, columns).reshape(shape1 + shape2)
+    product = gemm.matmul(rows, columns).cast(x1.dtype)
+    return product.reshape(shape1 + shape2)
 
 
 def kron(x1, x2):
@@ -125,9 +125,12 @@ def cross(x1, x2, axisa=-1, axisb=-1, axisc=-1, axis=None):
 
 
 def einsum(subscripts, *operands, **kwargs):
-    operands = promote(*operands)
-    if operands[0].dtype == tinygrad_dtypes.int8:
-        operands = [x.cast(tinygrad_dtypes.int32) for x in operands]
+    operands = [convert_to_tensor(x) for x in operands]
+    rule = result_type
+    if {x.dtype for x in operands} == {tinygrad_dtypes.int8}:
+        # Products of int8 add up in int32.
+        rule = functools.partial(result_type, "int32")
+    operands = promote(*operands, rule=rule)
     inputs, output = _parse_subscripts(subscripts, operands)
     terms = []
     for labels, x in zip(inputs, operands):
@@ -266,7 +269,7 @@ def _contract_pair(first, second, kept, sizes):
     left = arrange(labels1, x1, batch + only1 + summed, (only1, summed))
     right = arrange(labels2, x2, batch + summed + only2, (summed, only2))
     labels = batch + only1 + only2
-    product = _matmul(left, right)
+    product = gemm.matmul(left, right).cast(x1.dtype)
     return labels, product.reshape([sizes[k] for k in labels])
 
 

@@ -133,7 +133,7 @@ def bincount(x, weights=None, minlength=0, sparse=False):
             "`bincount` expects non-negative integers. Received a minimum of "
             f"{values.min()}"
         )
-    count = max(int(values.max(initial=-1)) + 1, minlength)
+    count = max(int(values.max()) + 1 if values.size else 0, minlength)
     batch = x.shape[:-1]
     rows = math.prod(batch)
     row = Tensor.arange(rows).reshape(*batch, 1)
