@@ -18,6 +18,7 @@ from keras.src.backend.tinygrad.core import to_tinygrad_dtype
 from keras.src.backend.tinygrad.engine.host_call import host_call
 from keras.src.backend.tinygrad.engine.indexing import scatter_rows
 from keras.src.backend.tinygrad.numpy.common import floating
+from keras.src.backend.tinygrad.numpy.common import to_axes
 
 
 def segment_sum(data, segment_ids, num_segments=None, sorted=False):
@@ -108,14 +109,14 @@ def in_top_k(targets, predictions, k):
 
 def logsumexp(x, axis=None, keepdims=False):
     x = _to_float(convert_to_tensor(x))
-    largest = x.max(axis=axis, keepdim=True).detach()
+    axes = to_axes(axis, x.ndim)
+    if not axes:
+        return x
+    largest = x.max(axes, keepdim=True).detach()
     largest = largest.isfinite().where(largest, 0)
-    result = (x - largest).exp().sum(axis=axis, keepdim=True).log() + largest
-    if keepdims or x.ndim == 0:
+    result = (x - largest).exp().sum(axes, keepdim=True).log() + largest
+    if keepdims:
         return result
-    axes = range(x.ndim) if axis is None else axis
-    axes = [axes] if isinstance(axes, int) else axes
-    axes = {a % x.ndim for a in axes}
     return result.reshape([s for a, s in enumerate(x.shape) if a not in axes])
 
 

@@ -253,15 +253,16 @@ def _sign(x):
 
 
 def _erf(x):
+    # With `>`, which is false of NaN: `x >= y` is `not x < y` in tinygrad.
     size = x.abs()
     if x.dtype == dtypes.float64:
         inner = x * _polynomial(_ERF_64, x.square())
-        return (size >= 1).where(_sign(x) * (1 - _erfc_far(size)), inner)
+        return (size > 1).where(_sign(x) * (1 - _erfc_far(size)), inner)
     square = x.square()
     ratio = _polynomial(_ERF_32_TOP, square) / _polynomial(
         _ERF_32_BOTTOM, square
     )
-    return (size >= 3.92).where(_sign(x), x * ratio)
+    return (size > 3.92).where(_sign(x), x * ratio)
 
 
 def _erfc(x):
