@@ -4,8 +4,12 @@ from tinygrad import Tensor
 from tinygrad import dtypes
 
 from keras.src import tree
+from keras.src.backend.common.stateless_scope import StatelessScope
 from keras.src.backend.tinygrad.core import convert_to_tensor
 from keras.src.backend.tinygrad.core import scan
+from keras.src.backend.tinygrad.engine.gates import gru_gates
+from keras.src.backend.tinygrad.engine.gates import lstm_gates
+from keras.src.backend.tinygrad.engine.gemm import matmul
 
 
 def rnn(
@@ -87,7 +91,9 @@ def rnn(
             return (output, _where(keep, new_states, states)), output
 
         first = tree.map_structure(lambda x: x[0], inputs)
-        output, _ = step(first, states)
+        with StatelessScope():
+            # Only the shape of the output matters.
+            output, _ = step(first, states)
         carry = (tree.map_structure(Tensor.zeros_like, output), states)
         xs = (inputs, mask)
 
@@ -142,15 +148,119 @@ def cudnn_ok(*args, **kwargs):
     return False
 
 
-def lstm(*args, **kwargs):
-    raise NotImplementedError
+def lstm(
+    inputs,
+    initial_state_h,
+    initial_state_c,
+    mask,
+    kernel,
+    recurrent_kernel,
+    bias,
+    activation,
+    recurrent_activation,
+    return_sequences=False,
+    go_backwards=False,
+    unroll=False,
+):
+    """An LSTM with its inputs projected at once and its gates in one kernel.
+
+    Raises:
+        NotImplementedError: With a mask or unrolled, or with activations
+            other than tanh and sigmoid, which `rnn` is for.
+    """
+    if mask is not None or unroll:
+        raise NotImplementedError
+    if not _are_standard(activation, recurrent_activation):
+        raise NotImplementedError
+    x = _project(inputs, kernel, bias)
+    recurrent_kernel = convert_to_tensor(recurrent_kernel, x.dtype)
+    states = _states(x, recurrent_kernel, initial_state_h, initial_state_c)
+
+    def step(x, states):
+        h, c = states
+        h, c = lstm_gates(x, matmul(h, recurrent_kernel), c)
+        return h, [h, c]
+
+    return _run(step, x, states, go_backwards, return_sequences)
 
 
-def gru(*args, **kwargs):
-    raise NotImplementedError
+def gru(
+    inputs,
+    initial_state,
+    mask,
+    kernel,
+    recurrent_kernel,
+    bias,
+    activation,
+    recurrent_activation,
+    return_sequences=False,
+    go_backwards=False,
+    unroll=False,
+    reset_after=True,
+):
+    """A GRU with its inputs projected at once and its gates in one kernel.
+
+    Raises:
+        NotImplementedError: With a mask or unrolled, without a bias, with
+            `reset_after=False`, or with activations other than tanh and
+            sigmoid, which `rnn` is for.
+    """
+    if mask is not None or unroll or bias is None or not reset_after:
+        raise NotImplementedError
+    if not _are_standard(activation, recurrent_activation):
+        raise NotImplementedError
+    bias = convert_to_tensor(bias)
+    x = _project(inputs, kernel, bias[0])
+    recurrent_kernel = convert_to_tensor(recurrent_kernel, x.dtype)
+    recurrent_bias = bias[1].cast(x.dtype)
+
+    def step(x, states):
+        (h,) = states
+        h = gru_gates(x, matmul(h, recurrent_kernel), recurrent_bias, h)
+        return h, [h]
+
+    states = _states(x, recurrent_kernel, initial_state)
+    return _run(step, x, states, go_backwards, return_sequences)
+
+
+def _are_standard(activation, recurrent_activation):
+    # Imported at use: Keras' ops import the backend.
+    from keras.src import activations
+    from keras.src import ops
+
+    return activation in (
+        activations.tanh,
+        ops.tanh,
+    ) and recurrent_activation in (activations.sigmoid, ops.sigmoid)
+
+
+def _project(inputs, kernel, bias):
+    """Multiplies all steps' inputs by a kernel; the result has time first."""
+    kernel = convert_to_tensor(kernel)
+    inputs = convert_to_tensor(inputs, kernel.dtype)
+    x = matmul(_swap_batch_and_time(inputs), kernel)
+    return x if bias is None else x + convert_to_tensor(bias, x.dtype)
+
+
+def _states(x, recurrent_kernel, *states):
+    shape = (x.shape[1], recurrent_kernel.shape[0])
+    return [convert_to_tensor(s, x.dtype).expand(*shape) for s in states]
+
+
+def _run(step, x, states, go_backwards, return_sequences):
+    last_output, outputs, states = rnn(
+        step,
+        x,
+        states,
+        go_backwards=go_backwards,
+        time_major=True,
+        return_all_outputs=return_sequences,
+    )
+    return last_output, _swap_batch_and_time(outputs), states
 
 
 def bidirectional_lstm(*args, **kwargs):
+    # Nothing is gained by running the two directions together.
     raise NotImplementedError
 
 

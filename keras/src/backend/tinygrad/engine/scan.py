@@ -206,6 +206,10 @@ def _gradient(body, inputs, results, cotangents, length, reverse):
         gradients[n + m + use.const] = (
             gradient if known is None else known + gradient
         )
+    for reduction in step.reductions:
+        stacked = ys[reduction.result].reshape(length, *reduction.shape)
+        axes = tuple(range(1 + reduction.axes))
+        gradients[n + m + reduction.const] = stacked.sum(axes)
     return [
         None if g is None else g.reshape(t.shape)
         for g, t in zip(gradients, inputs)

@@ -15,6 +15,12 @@ from keras.src.backend.tinygrad.engine.internals import UOp
 from keras.src.backend.tinygrad.engine.internals import compute_gradient
 from keras.src.backend.tinygrad.engine.tracing import loop_body
 
+_TRANSPARENT = (
+    Ops.RESHAPE,
+    Ops.CONTIGUOUS,
+    Ops.CONTIGUOUS_BACKWARD,
+    Ops.DETACH,
+)
 _NARROW = (dtypes.float16, dtypes.bfloat16)
 
 
@@ -286,6 +292,8 @@ class BackwardStep:
         sliced: Indices of the xs whose gradients it yields.
         products: The `Use`s of consts whose gradients are formed from all
             steps' operands at the end.
+        reductions: The `Reduction`s that are gradients of consts, also formed
+            at the end.
         carries: Placeholders, for `carried` and then `summed`.
         xs: Placeholders, for `arriving`.
         new_carries: Uops, as many as `carries`.
@@ -297,10 +305,28 @@ class BackwardStep:
     summed: tuple
     sliced: tuple
     products: tuple
+    reductions: tuple
     carries: tuple
     xs: tuple
     new_carries: tuple
     ys: tuple
+
+
+@dataclasses.dataclass(frozen=True)
+class Reduction:
+    """A const's gradient as a sum over leading axes of a step's result.
+
+    Attributes:
+        const: Index of the const.
+        result: Index of the step's result.
+        shape: Shape that is summed over.
+        axes: Number of its axes that are summed over.
+    """
+
+    const: int
+    result: int
+    shape: tuple
+    axes: int
 
 
 def differentiate(body, arrives):
@@ -330,11 +356,17 @@ def differentiate(body, arrives):
     products = [
         use for use in uses if use.const not in elsewhere and use.uop in found
     ]
+    sliced = [j for j, p in enumerate(body.xs) if p in found]
+    wanted = [body.xs[j] for j in sliced] + [use.uop for use in products]
+    results = [_stored(found[u], u.device) for u in wanted]
     apart = {use.const for use in products}
-    summed = [
+    rest = [
         k for k, p in enumerate(body.consts) if p in found and k not in apart
     ]
-    sliced = [j for j, p in enumerate(body.xs) if p in found]
+    reductions = [_reduction(k, found[body.consts[k]], results) for k in rest]
+    reductions = [r for r in reductions if r is not None]
+    apart = {r.const for r in reductions}
+    summed = [k for k in rest if k not in apart]
     sums = [_sum_placeholder(body.consts[k]) for k in summed]
     new_carries = [
         _stored(found.get(p, p.const_like(0)), p.device)
@@ -344,18 +376,37 @@ def differentiate(body, arrives):
         total + found[body.consts[k]].cast(total.dtype)
         for k, total in zip(summed, sums)
     ]
-    wanted = [body.xs[j] for j in sliced] + [use.uop for use in products]
     return BackwardStep(
         tuple(carried),
         tuple(arriving),
         tuple(summed),
         tuple(sliced),
         tuple(products),
+        tuple(reductions),
         (*[places[i] for i in carried], *sums),
         tuple(places[i] for i in arriving),
         tuple(new_carries),
-        tuple(_stored(found[u], u.device) for u in wanted),
+        tuple(results),
     )
+
+
+def _reduction(const, uop, results):
+    """Returns the `Reduction` of a result that a gradient is, or `None`."""
+    indices = {stripped(u): i for i, u in reversed(list(enumerate(results)))}
+    uop, axes = stripped(uop), 0
+    if uop not in indices and uop.op is Ops.REDUCE:
+        operation, axes = uop.arg
+        uop = uop.src[0] if operation is Ops.ADD else uop
+    if stripped(uop) not in indices:
+        return None
+    return Reduction(const, indices[stripped(uop)], uop.shape, axes)
+
+
+def stripped(uop):
+    """Returns what a uop has the value of, in the same order."""
+    while uop.op in _TRANSPARENT and uop.arg is None:
+        uop = uop.src[0]
+    return uop
 
 
 def _cotangents(body, roots, cotangents):

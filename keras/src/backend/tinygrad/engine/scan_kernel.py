@@ -23,24 +23,18 @@ from keras.src.backend.tinygrad.engine.handwritten import on_cpu
 from keras.src.backend.tinygrad.engine.internals import ClangRenderer
 from keras.src.backend.tinygrad.engine.internals import CPULLVMRenderer
 from keras.src.backend.tinygrad.engine.internals import Device
-from keras.src.backend.tinygrad.engine.internals import Ops
 from keras.src.backend.tinygrad.engine.internals import UOp
 from keras.src.backend.tinygrad.engine.internals import get_runtime
 from keras.src.backend.tinygrad.engine.lowering import Unsupported
 from keras.src.backend.tinygrad.engine.lowering import lower
 from keras.src.backend.tinygrad.engine.lowering import own_buffer
 from keras.src.backend.tinygrad.engine.lowering import place_scratch
+from keras.src.backend.tinygrad.engine.scan_body import stripped
 
 # A program may load vectors, so each step's slice starts at a multiple.
 _ALIGNMENT = 64
 # tinygrad launches CPU programs with at most this many arguments.
 _MAX_ARGUMENTS = 63
-_TRANSPARENT = (
-    Ops.RESHAPE,
-    Ops.CONTIGUOUS,
-    Ops.CONTIGUOUS_BACKWARD,
-    Ops.DETACH,
-)
 _CAPACITY = 1024
 
 _programs = collections.OrderedDict()
@@ -398,21 +392,15 @@ def _places(body):
     known = {p: ("before", i) for i, p in enumerate(body.carries)}
     known.update({p: ("x", i) for i, p in enumerate(body.xs)})
     for i, uop in enumerate(body.new_carries):
-        known.setdefault(_value(uop), ("after", i))
+        known.setdefault(stripped(uop), ("after", i))
     places, own = [], []
     for uop in body.ys:
-        value = _value(uop)
+        value = stripped(uop)
         if value not in known:
             known[value] = ("result", len(own))
             own.append(uop)
         places.append(known[value])
     return places, own
-
-
-def _value(uop):
-    while uop.op in _TRANSPARENT and uop.arg is None:
-        uop = uop.src[0]
-    return uop
 
 
 def _stores(values):
@@ -427,7 +415,7 @@ def _stores(values):
     superseded = superseded_stores(values)
     stored, roots, buffers = {}, {}, {}
     for i in sorted(range(len(values)), key=lambda i: position[values[i]]):
-        value = _value(values[i]).substitute(stored, walk=True)
+        value = stripped(values[i]).substitute(stored, walk=True)
         root, buffer = own_buffer(value, superseded)
         if buffer in buffers.values():
             size = value.max_numel()
@@ -435,7 +423,7 @@ def _stores(values):
             target = buffer.reshape(value.shape)
             root = target.after(target.store(value))
         elif root is not value:
-            stored[_value(values[i])] = root
+            stored[stripped(values[i])] = root
         roots[i], buffers[i] = root, buffer
     order = range(len(values))
     return [roots[i] for i in order], [buffers[i] for i in order]

@@ -1,0 +1,178 @@
+"""The elementwise part of a recurrent cell's step, in one kernel each way.
+
+Written as tensors, each result of a step would be a kernel of its own, and
+the gates would be computed again in each.
+"""
+
+import functools
+import math
+
+from tinygrad import Tensor
+from tinygrad import dtypes
+
+from keras.src.backend.tinygrad.engine.gradient import custom_vjp
+from keras.src.backend.tinygrad.engine.internals import KernelInfo
+from keras.src.backend.tinygrad.engine.internals import UOp
+
+
+def lstm_gates(x, recurrent, c):
+    """The step of an LSTM after its products.
+
+    Args:
+        x: `Tensor` of shape `(batch, 4 * units)`, the projected input, bias
+            included, for the gates i, f, c and o.
+        recurrent: `Tensor` of the same shape, the projected hidden state.
+        c: `Tensor` of shape `(batch, units)`, the carry.
+
+    Returns:
+        Pair of `Tensor`s of shape `(batch, units)`: the new hidden state, and
+        the new carry. They are differentiable in all arguments.
+    """
+    inputs = [x, recurrent, c]
+    outputs = _kernel(_lstm_forward, inputs, (1, 1))
+
+    def vjp(cotangents):
+        cotangents = [
+            t.const_like(0) if g is None else g
+            for g, t in zip(cotangents, outputs)
+        ]
+        dz, dc = _kernel(_lstm_backward, [*inputs, *cotangents], (4, 1))
+        return [dz, dz, dc]
+
+    return custom_vjp(outputs, inputs, vjp)
+
+
+def gru_gates(x, recurrent, bias, h):
+    """The step of a GRU with `reset_after=True` after its products.
+
+    Args:
+        x: `Tensor` of shape `(batch, 3 * units)`, the projected input, bias
+            included, for the gates z, r and h.
+        recurrent: `Tensor` of the same shape, the projected hidden state.
+        bias: `Tensor` of shape `(3 * units,)`, added to `recurrent`.
+        h: `Tensor` of shape `(batch, units)`, the hidden state.
+
+    Returns:
+        `Tensor` of shape `(batch, units)`, the new hidden state. It is
+        differentiable in all arguments.
+    """
+    inputs = [x, recurrent, bias, h]
+    outputs = _kernel(_gru_forward, inputs, (1,))
+
+    def vjp(cotangents):
+        dx, dr, dh = _kernel(_gru_backward, [*inputs, *cotangents], (3, 3, 1))
+        return [dx, dr, dr.sum(0), dh]
+
+    return custom_vjp(outputs, inputs, vjp)[0]
+
+
+def _kernel(formula, inputs, widths):
+    """Applies a formula at each unit of each sample.
+
+    Args:
+        formula: Function of one function for each input, of the gate's
+            number, that gives the float32 uop at the unit. It returns a list
+            for each output, with a uop for each gate.
+        inputs: List of `Tensor`s of shape `(batch, gates * units)`, or
+            without the batch; the last one of shape `(batch, units)`.
+        widths: Numbers of gates of the outputs.
+
+    Returns:
+        List of `Tensor`s of shape `(batch, gates * units)`.
+    """
+    shape, dtype = inputs[-1].shape, inputs[-1].dtype
+    outputs = [
+        Tensor.empty(
+            shape[0], n * shape[1], dtype=dtype, device=inputs[-1].device
+        )
+        for n in widths
+    ]
+    sink = _sink(
+        formula,
+        shape,
+        tuple(t.shape for t in outputs),
+        tuple(t.shape for t in inputs),
+        dtype,
+    )
+    call = sink.call(
+        *[t.uop for t in outputs], *[t.contiguous().uop for t in inputs]
+    )
+    return [Tensor(t.uop.after(call)) for t in outputs]
+
+
+@functools.cache
+def _sink(formula, shape, out_shapes, in_shapes, dtype):
+    sample, unit = (UOp.range(size, i) for i, size in enumerate(shape))
+    slots = [
+        UOp.placeholder(s, dtype, slot)
+        for slot, s in enumerate((*out_shapes, *in_shapes))
+    ]
+    outputs, inputs = slots[: len(out_shapes)], slots[len(out_shapes) :]
+
+    def place(buffer, gate):
+        column = gate * shape[1] + unit
+        return (
+            buffer[sample, column] if len(buffer.shape) == 2 else buffer[column]
+        )
+
+    def reader(buffer):
+        return lambda gate=0: place(buffer, gate).load().cast(dtypes.float32)
+
+    stores = [
+        place(output, gate).store(value.cast(dtype))
+        for output, values in zip(outputs, formula(*map(reader, inputs)))
+        for gate, value in enumerate(values)
+    ]
+    done = UOp.group(*stores).end(sample, unit)
+    return done.sink(arg=KernelInfo(name=formula.__name__.strip("_")))
+
+
+def _sigmoid(x):
+    return ((x * (-1 / math.log(2))).exp2() + 1).reciprocal()
+
+
+def _tanh(x):
+    return _sigmoid(x * 2) * 2 - 1
+
+
+def _lstm_forward(x, recurrent, c):
+    i, f, g, o = _lstm_activations(x, recurrent)
+    new_c = f * c() + i * g
+    return [[o * _tanh(new_c)], [new_c]]
+
+
+def _lstm_activations(x, recurrent):
+    i, f, g, o = (x(gate) + recurrent(gate) for gate in range(4))
+    return _sigmoid(i), _sigmoid(f), _tanh(g), _sigmoid(o)
+
+
+def _lstm_backward(x, recurrent, c, dh, dc):
+    i, f, g, o = _lstm_activations(x, recurrent)
+    t = _tanh(f * c() + i * g)
+    d = dc() + dh() * o * (1 - t * t)
+    dz = [
+        d * g * i * (1 - i),
+        d * c() * f * (1 - f),
+        d * i * (1 - g * g),
+        dh() * t * o * (1 - o),
+    ]
+    return [dz, [d * f]]
+
+
+def _gru_forward(x, recurrent, bias, h):
+    z, r, n, _ = _gru_activations(x, recurrent, bias)
+    return [[z * h() + (1 - z) * n]]
+
+
+def _gru_activations(x, recurrent, bias):
+    s = [recurrent(gate) + bias(gate) for gate in range(3)]
+    z, r = _sigmoid(x(0) + s[0]), _sigmoid(x(1) + s[1])
+    return z, r, _tanh(x(2) + r * s[2]), s[2]
+
+
+def _gru_backward(x, recurrent, bias, h, dh):
+    z, r, n, s = _gru_activations(x, recurrent, bias)
+    dn = dh() * (1 - z) * (1 - n * n)
+    dz = dh() * (h() - n) * z * (1 - z)
+    dr = dn * s * r * (1 - r)
+    return [[dz, dr, dn], [dz, dr, dn * r], [dh() * z]]
