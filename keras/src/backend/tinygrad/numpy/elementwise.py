@@ -177,21 +177,21 @@ def _integer_power(x, exponents, exponent):
     return result
 
 
-@elementwise(integral)
+@elementwise(integral, wide=True)
 def mod(x1, x2):
     if not is_float(x1):
         return _safe_integer_division(x1, x2)[1]
     x1, x2 = broadcast(x1, x2)
-    remainder = _float_remainder(x1, x2)
+    _, remainder = _truncated_division(x1, x2)
     other_side = remainder.ne(0) & (remainder < 0).ne(x2 < 0)
     return with_derivatives(
         other_side.where(remainder + x2, remainder),
         [x1, x2],
-        lambda: [x1.const_like(1), -floor_divide(x1, x2)],
+        lambda: [x1.const_like(1), -(x1 / x2).floor()],
     )
 
 
-@elementwise(integral)
+@elementwise(integral, wide=True)
 def fmod(x1, x2):
     if not is_float(x1):
         _, remainder = _safe_integer_division(x1, x2)
@@ -199,22 +199,23 @@ def fmod(x1, x2):
         return other_side.where(remainder - x2, remainder)
     x1, x2 = broadcast(x1, x2)
     return with_derivatives(
-        _float_remainder(x1, x2),
+        _truncated_division(x1, x2)[1],
         [x1, x2],
         lambda: [x1.const_like(1), -(x1 / x2).trunc()],
     )
 
 
-@elementwise()
+@elementwise(wide=True)
 def floor_divide(x1, x2):
     if not is_float(x1):
         return _safe_integer_division(x1, x2)[0]
     x1, x2 = x1.detach(), x2.detach()
-    remainder = _float_remainder(x1, x2)
-    quotient = _round_half_even((x1 - remainder) / x2)
+    quotient, remainder = _truncated_division(x1, x2)
     other_side = remainder.ne(0) & (remainder < 0).ne(x2 < 0)
     quotient = other_side.where(quotient - 1, quotient)
-    return (x2 == 0).where(x1 / x2, quotient)
+    # Where the remainder is lost it does not matter to the quotient.
+    lost = remainder.ne(remainder) & (transcendental.magnitude(x1) < math.inf)
+    return (lost | (x2 == 0)).where((x1 / x2).trunc(), quotient)
 
 
 def _safe_integer_division(x1, x2):
@@ -235,27 +236,33 @@ def _safe_integer_division(x1, x2):
     return zero.where(0, quotient), zero.where(0, remainder)
 
 
-def _float_remainder(x1, x2):
-    """C's `fmod`, exact while the quotient has no more bits than the dtype."""
-    if dtype_of(x1) in ("float16", "bfloat16"):
-        wide = [x.cast(tinygrad_dtypes.float32) for x in (x1, x2)]
-        return _float_remainder(*wide).cast(x1.dtype)
-    quotient = (x1 / x2).trunc()
-    remainder = x1
-    # Products of halves are exact.
-    for a in transcendental.halves(quotient):
-        for b in transcendental.halves(x2):
-            remainder = remainder - a * b
-    # The rounded quotient may be off by one.
-    size = transcendental.magnitude(x2)
-    low = (x1 < 0).where(-size, 0)
-    high = (x1 < 0).where(0, size)
-    beyond = (remainder > high) | ((remainder == size) & ~(x1 < 0))
-    below = (remainder < low) | ((remainder == -size) & (x1 < 0))
-    remainder = beyond.where(remainder - size, remainder)
-    remainder = below.where(remainder + size, remainder)
-    infinite = (size == math.inf) & (transcendental.magnitude(x1) < math.inf)
-    return infinite.where(x1, remainder)
+def _truncated_division(x1, x2):
+    """Returns the quotient of floats towards zero, and C's `fmod`.
+
+    NaN where the quotient has more than twice as many bits as the dtype.
+    """
+    size, total = transcendental.magnitude(x2), transcendental.magnitude(x1)
+    rest, quotient = total, 0
+    for _ in range(2):
+        # Cut to the dtype's bits, and after rounding too large by one, maybe.
+        part = (rest / size).trunc()
+        # Products of halves are exact.
+        for a in transcendental.halves(part):
+            for b in transcendental.halves(size):
+                rest = rest - a * b
+        below = rest < 0
+        rest = below.where(rest + size, rest)
+        quotient = quotient + below.where(part - 1, part)
+    full = rest == size
+    rest, quotient = full.where(0, rest), full.where(quotient + 1, quotient)
+    lost = (rest < 0) | (rest > size) | rest.ne(rest)
+    whole = (size == math.inf) & (total < math.inf)
+    rest = whole.where(total, lost.where(math.nan, rest))
+    quotient = whole.where(0, lost.where(math.nan, quotient))
+    return (
+        (x1 < 0).ne(x2 < 0).where(-quotient, quotient),
+        (x1 < 0).where(-rest, rest),
+    )
 
 
 @elementwise(integral)

@@ -474,21 +474,27 @@ def _pad_axis(x, axis, before, after, mode):
     if mode not in ("edge", "reflect", "symmetric", "wrap"):
         raise ValueError(f"Unsupported padding mode. Received: mode={mode}")
     index = np.pad(np.arange(x.shape[axis]), (before, after), mode)
-    pieces, start = [], 0
-    while start < len(index):
-        # Longest run of equal steps: a slice, maybe backwards.
-        steps = np.diff(index[start:])
-        changes = np.flatnonzero(steps != steps[:1])
-        stop = start + 1 + int(changes[0] if len(changes) else len(steps))
-        first, last = int(index[start]), int(index[stop - 1])
-        piece = x[along(axis, slice(min(first, last), max(first, last) + 1))]
-        if first == last:
+    pieces = []
+    for run in _runs(index.tolist()):
+        piece = x[along(axis, slice(min(run), max(run) + 1))]
+        if run[0] == run[-1]:
             shape = list(x.shape)
-            shape[axis] = stop - start
+            shape[axis] = len(run)
             piece = piece.expand(shape)
-        pieces.append(piece.flip(axis) if first > last else piece)
-        start = stop
+        pieces.append(piece.flip(axis) if run[0] > run[-1] else piece)
     return concatenate(pieces, axis)
+
+
+def _runs(index):
+    """Splits indices into slices, maybe backwards, and repeats of one."""
+    runs = [[]]
+    for i in index:
+        run = runs[-1]
+        step = i - run[-1] if run else 0
+        if abs(step) > 1 or (len(run) > 1 and step != run[-1] - run[-2]):
+            runs.append([])
+        runs[-1].append(i)
+    return runs
 
 
 def _pad_statistic(x, axis, before, after, mode):

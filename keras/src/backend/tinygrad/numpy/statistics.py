@@ -102,7 +102,8 @@ def _quantile(x, q, axis, method, keepdims, skip_nan):
         low, high = at(position.floor()), at(position.ceil())
         weight = 0.5 if method == "midpoint" else position - position.floor()
         values = low + (high - low) * weight
-        values = (low == high).where(low, values)
+        # Infinities of one sign have no difference.
+        values = (low == high).where((low + high) * 0.5, values)
     if not skip_nan:
         values = nan.any(axis=-1).where(math.nan, values)
     return cast(values.reshape(shape), dtype)

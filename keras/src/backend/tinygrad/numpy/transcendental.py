@@ -352,12 +352,13 @@ def arctan2(y, x):
     )
     angle = steep.where(math.pi / 2 - angle, angle)
     angle = _is_negative(x).where(math.pi - angle, angle)
-    return _binary(
-        _is_negative(y).where(-angle, angle),
-        y,
-        x,
-        lambda: [x / (x * x + y * y), -y / (x * x + y * y)],
-    )
+
+    def derivatives():
+        square = x * x + y * y
+        square = (square == 0).where(1, square)
+        return [x / square, -y / square]
+
+    return _binary(_is_negative(y).where(-angle, angle), y, x, derivatives)
 
 
 def _binary(result, x1, x2, derivatives):
@@ -514,8 +515,8 @@ def logaddexp2(x1, x2):
 
 
 def sinc(x):
-    # The derivative at zero is that of the constant.
-    zero = x == 0
+    # The derivative near zero is that of the constant.
+    zero = magnitude(x) < 1e-10
     angle = zero.where(1, x) * math.pi
     return zero.where(1, sin(angle) / angle)
 
