@@ -81,10 +81,13 @@ def _kernel(formula, inputs, widths):
         List of `Tensor`s of shape `(batch, gates * units)`.
     """
     shape, dtype = inputs[-1].shape, inputs[-1].dtype
+    device = next(t.device for t in inputs if t.device is not None)
+    inputs = [
+        t.clone(device=device) if t.device is None else t.contiguous()
+        for t in inputs
+    ]
     outputs = [
-        Tensor.empty(
-            shape[0], n * shape[1], dtype=dtype, device=inputs[-1].device
-        )
+        Tensor.empty(shape[0], n * shape[1], dtype=dtype, device=device)
         for n in widths
     ]
     sink = _sink(
@@ -94,9 +97,7 @@ def _kernel(formula, inputs, widths):
         tuple(t.shape for t in inputs),
         dtype,
     )
-    call = sink.call(
-        *[t.uop for t in outputs], *[t.contiguous().uop for t in inputs]
-    )
+    call = sink.call(*[t.uop for t in (*outputs, *inputs)])
     return [Tensor(t.uop.after(call)) for t in outputs]
 
 
