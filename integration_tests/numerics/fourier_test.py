@@ -60,6 +60,7 @@ def test_istft_without_a_window_adds_sequences_up():
     )
 
 
+@pytest.mark.filterwarnings("ignore:NOLA")
 @pytest.mark.parametrize("center", [False, True])
 def test_istft_is_scipys(center):
     z = RNG.normal(size=(2, 9, 17)) + 1j * RNG.normal(size=(2, 9, 17))
