@@ -1,18 +1,44 @@
-"""Convolutions: patches times a matrix product."""
+"""Convolutions: patches times a matrix product, in blocks, on the CPU.
 
-import itertools
+A convolution is linear in its input and in its kernel. So there are three
+products, of which each gives one of input, kernel and output from the other
+two, and the gradients of each are the others.
+
+The patches of one block of outputs at a time are laid out as the rows of a
+matrix, small enough for the cache, and multiplied by BLAS. Sizes are in a
+buffer of words: one program serves all shapes.
+"""
+
+import enum
+import functools
 import math
+from dataclasses import dataclass
 
 from tinygrad import Tensor
+from tinygrad import dtypes
 
+from keras.src.backend.tinygrad.engine import blas
+from keras.src.backend.tinygrad.engine.gemm import MULTIPLICATIONS_PER_THREAD
+from keras.src.backend.tinygrad.engine.gemm import call_gemm
+from keras.src.backend.tinygrad.engine.gemm import call_set_threads
 from keras.src.backend.tinygrad.engine.gemm import matmul
+from keras.src.backend.tinygrad.engine.handwritten import constant_words
+from keras.src.backend.tinygrad.engine.handwritten import kernel as made
+from keras.src.backend.tinygrad.engine.handwritten import on_cpu
+from keras.src.backend.tinygrad.engine.internals import Ops
+from keras.src.backend.tinygrad.engine.internals import UOp
+
+# Size of the patches of one block.
+BLOCK_BYTES = 1 << 19
+BLAS_DTYPES = {dtypes.float32: "float32", dtypes.float64: "float64"}
 
 
 def convolution(x, kernel, strides, padding, dilation, groups):
     """Slides a kernel over the spatial dimensions of its input.
 
     Args:
-        x: `Tensor` of shape `(batch, *spatial, channels)`.
+        x: `Tensor` of shape `(batch, *spatial, channels)`, with one to three
+            spatial dimensions.
         kernel: `Tensor` of shape `(*window, channels // groups, filters)`
             and the dtype of `x`.
         strides: Tuple of ints, one for each spatial dimension.
@@ -37,44 +63,516 @@ def convolution(x, kernel, strides, padding, dilation, groups):
             f"{kernel.shape}, groups={groups}"
         )
     x = x.pad(((0, 0), *padding, (0, 0)))
-    sizes = [
-        (n - (w - 1) * d - 1) // s + 1
-        for n, w, d, s in zip(x.shape[1:], window, dilation, strides)
-    ]
-    views = [
-        x[
-            (
-                slice(None),
-                *(
-                    slice(i * d, i * d + (n - 1) * s + 1, s)
-                    for i, d, n, s in zip(offset, dilation, sizes, strides)
-                ),
-            )
-        ]
-        for offset in itertools.product(*map(range, window))
-    ]
-    if depth == 1 and groups > 1:
-        return _depthwise(views, kernel, groups)
-    patches = Tensor.stack(*views, dim=-2)
-    batch, rows = x.shape[0], math.prod(sizes)
-    columns = math.prod(window) * depth
-    if groups == 1:
-        out = matmul(
-            patches.reshape(batch * rows, columns),
-            kernel.reshape(columns, filters),
-        )
-        return out.reshape(batch, *sizes, filters)
-    patches = patches.reshape(batch * rows, -1, groups, depth)
-    patches = patches.permute(2, 0, 1, 3).reshape(groups, -1, columns)
-    kernel = kernel.reshape(columns, groups, -1).permute(1, 0, 2)
-    out = matmul(patches, kernel).permute(1, 0, 2)
-    return out.reshape(batch, *sizes, filters)
+    pointwise = math.prod(window) == groups == 1
+    if pointwise and all(s == 1 for s in strides):
+        return matmul(x, kernel.reshape(depth, filters))
+    if not _uses_blas(x, kernel):
+        return _by_tinygrad(x, kernel, strides, dilation, groups)
+    if x.dtype not in BLAS_DTYPES:
+        wide = [t.cast(dtypes.float32) for t in (x, kernel)]
+        shape = _Shape.of(*wide, strides, dilation, groups)
+        return _forward(shape, *wide).cast(x.dtype)
+    return _forward(_Shape.of(x, kernel, strides, dilation, groups), x, kernel)
 
 
-def _depthwise(views, kernel, groups):
-    """Sums the products of each channel with its own filters."""
-    weights = kernel.reshape(len(views), groups, -1)
-    out = sum(
-        view.unsqueeze(-1) * weights[i] for i, view in enumerate(views)
+def _uses_blas(x, kernel):
+    return (
+        {x.device, kernel.device} <= {"CPU", None}
+        and (x.device, kernel.device) != (None, None)
+        and 0 not in x.shape + kernel.shape
+        and dtypes.is_float(x.dtype)
+        and blas.find() is not None
     )
-    return out.reshape(*out.shape[:-2], -1)
+
+
+def _by_tinygrad(x, kernel, strides, dilation, groups):
+    last = x.ndim - 1
+    out = x.permute(0, last, *range(1, last)).conv2d(
+        kernel.permute(last, last - 1, *range(last - 1)),
+        groups=groups,
+        stride=strides,
+        dilation=dilation,
+        dtype=x.dtype,
+    )
+    return out.permute(0, *range(2, out.ndim), 1)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """Sizes of a convolution without padding.
+
+    Tuples have one int for each of three spatial dimensions, of which the
+    first are of size 1 where the convolution has fewer.
+
+    Attributes:
+        batch, channels, filters, groups: Ints.
+        spatial, window, strides, dilation, outputs: Tuples of ints.
+        x_shape, kernel_shape, out_shape: Shapes of the tensors.
+    """
+
+    batch: int
+    channels: int
+    filters: int
+    groups: int
+    spatial: tuple
+    window: tuple
+    strides: tuple
+    dilation: tuple
+    outputs: tuple
+    x_shape: tuple
+    kernel_shape: tuple
+    out_shape: tuple
+
+    @classmethod
+    def of(cls, x, kernel, strides, dilation, groups):
+        batch, *spatial, channels = x.shape
+        *window, _, filters = kernel.shape
+        outputs = [
+            (n - (w - 1) * d - 1) // s + 1
+            for n, w, s, d in zip(spatial, window, strides, dilation)
+        ]
+        ones = (1,) * (3 - len(spatial))
+        return cls(
+            batch=batch,
+            channels=channels,
+            filters=filters,
+            groups=groups,
+            spatial=(*ones, *spatial),
+            window=(*ones, *window),
+            strides=(*ones, *strides),
+            dilation=(*ones, *dilation),
+            outputs=(*ones, *outputs),
+            x_shape=x.shape,
+            kernel_shape=kernel.shape,
+            out_shape=(batch, *outputs, filters),
+        )
+
+    @property
+    def is_depthwise(self):
+        return self.groups > 1 and self.groups == self.channels
+
+    @property
+    def columns(self):
+        """Length of one row of patches: the terms of one output."""
+        return math.prod(self.window) * self.channels // self.groups
+
+    @property
+    def lines(self):
+        """Number of runs of outputs along the last spatial dimension."""
+        return self.batch * self.outputs[0] * self.outputs[1]
+
+    def block_lines(self, itemsize):
+        """Number of lines whose patches fit a block."""
+        size = self.outputs[2] * self.columns * itemsize
+        return min(self.lines, max(1, BLOCK_BYTES // size))
+
+
+def _forward(shape, x, kernel):
+    """Returns the output of an input and a kernel."""
+
+    def gradients(x, kernel, g):
+        return _to_input(shape, g, kernel), _to_kernel(shape, x, g)
+
+    return _product("forward", shape, x, kernel, shape.out_shape, gradients)
+
+
+def _to_input(shape, out, kernel):
+    """Returns the input whose product with it is `out . forward(., kernel)`."""
+
+    def gradients(out, kernel, g):
+        return _forward(shape, g, kernel), _to_kernel(shape, g, out)
+
+    return _product("to_input", shape, out, kernel, shape.x_shape, gradients)
+
+
+def _to_kernel(shape, x, out):
+    """Returns the kernel whose product with it is `out . forward(x, .)`."""
+
+    def gradients(x, out, g):
+        return _to_input(shape, out, g), _forward(shape, x, g)
+
+    return _product("to_kernel", shape, x, out, shape.kernel_shape, gradients)
+
+
+def _product(name, shape, left, right, out_shape, gradients):
+    """Builds one of the three products.
+
+    Args:
+        name: Name of its kernel.
+        shape: `_Shape`.
+        left, right: Its operands.
+        out_shape: Shape of the result.
+        gradients: Function of the operands and the cotangent that returns
+            the cotangents of the operands.
+
+    Returns:
+        `Tensor` of shape `out_shape`.
+    """
+
+    def gradient_of_call(cotangent, call):
+        operands = [
+            Tensor(source).reshape(t.shape)
+            for source, t in zip(call.src[2:4], (left, right))
+        ]
+        grads = gradients(*operands, Tensor(cotangent).reshape(out_shape))
+        padding = (None,) * (len(call.src) - 4)
+        return (None, *[g.reshape(-1).uop for g in grads], *padding)
+
+    dtype = left.dtype
+    out = Tensor.empty(math.prod(out_shape), dtype=dtype, device="CPU")
+    arguments = [out, on_cpu(left).reshape(-1), on_cpu(right).reshape(-1)]
+    if not shape.is_depthwise:
+        rows = shape.block_lines(dtype.itemsize) * shape.outputs[2]
+        arguments.append(
+            Tensor.empty(rows * shape.columns, dtype=dtype, device="CPU")
+        )
+    arguments.append(_words(shape, dtype))
+    build = _depthwise_kernel if shape.is_depthwise else _kernel
+    call = build(name, dtype).call(
+        *[t.uop for t in arguments], grad_fxn=gradient_of_call
+    )
+    return Tensor(out.uop.after(call)).reshape(out_shape)
+
+
+class _Word(enum.IntEnum):
+    """Positions in the words of a convolution's kernels.
+
+    A run is a stretch of an input that is contiguous in it and in a patch.
+    Steps are from one tap of the window, or from one window, to the next, in
+    elements.
+    """
+
+    GEMM = 0
+    SET_THREADS = enum.auto()
+    THREADS = enum.auto()
+    THREADS_AFTER = enum.auto()
+    LINES = enum.auto()
+    BLOCKS = enum.auto()
+    BLOCK_LINES = enum.auto()
+    BLOCK_ROWS = enum.auto()
+    LAST_BLOCKS = enum.auto()
+    LAST_START = enum.auto()
+    LAST_LINES = enum.auto()
+    LAST_ROWS = enum.auto()
+    IMAGE_LINES = enum.auto()
+    OUTPUT_SIZE = enum.auto()
+    GROUPS = enum.auto()
+    CHANNELS = enum.auto()
+    FILTERS = enum.auto()
+    GROUP_CHANNELS = enum.auto()
+    GROUP_FILTERS = enum.auto()
+    COLUMNS = enum.auto()
+    RUN = enum.auto()
+    INPUT_SIZE = enum.auto()
+    KERNEL_SIZE = enum.auto()
+    SPATIAL_0 = enum.auto()
+    SPATIAL_1 = enum.auto()
+    SPATIAL_2 = enum.auto()
+    OUTPUTS_0 = enum.auto()
+    OUTPUTS_1 = enum.auto()
+    OUTPUTS_2 = enum.auto()
+    STRIDE_0 = enum.auto()
+    STRIDE_1 = enum.auto()
+    WINDOW_STEP = enum.auto()
+    TAPS_0 = enum.auto()
+    TAPS_1 = enum.auto()
+    TAPS_2 = enum.auto()
+    STEP_0 = enum.auto()
+    STEP_1 = enum.auto()
+    STEP_2 = enum.auto()
+
+
+@functools.lru_cache(maxsize=1024)
+def _words(shape, dtype):
+    library = blas.find()
+    lines = shape.block_lines(dtype.itemsize)
+    _, height, width = shape.spatial
+    group_channels = shape.channels // shape.groups
+    taps, run = list(shape.window), group_channels
+    if shape.groups == 1 and (shape.dilation[2] == 1 or taps[2] == 1):
+        # The taps along the last dimension are next to each other.
+        run *= taps[2]
+        taps[2] = 1
+    steps = (height * width, width, 1)
+    steps = [s * d * shape.channels for s, d in zip(steps, shape.dilation)]
+    multiplications = (
+        math.prod(shape.out_shape) * shape.columns // MULTIPLICATIONS_PER_THREAD
+    )
+    words = {
+        _Word.GEMM: library.gemm[BLAS_DTYPES[dtype]],
+        _Word.SET_THREADS: library.set_threads or 0,
+        _Word.THREADS: min(library.threads, max(1, multiplications)),
+        _Word.THREADS_AFTER: library.threads,
+        _Word.LINES: shape.lines,
+        _Word.BLOCKS: shape.lines // lines,
+        _Word.BLOCK_LINES: lines,
+        _Word.BLOCK_ROWS: lines * shape.outputs[2],
+        _Word.LAST_BLOCKS: int(shape.lines % lines > 0),
+        _Word.LAST_START: shape.lines // lines * lines,
+        _Word.LAST_LINES: shape.lines % lines,
+        _Word.LAST_ROWS: shape.lines % lines * shape.outputs[2],
+        _Word.IMAGE_LINES: shape.outputs[0] * shape.outputs[1],
+        _Word.OUTPUT_SIZE: math.prod(shape.out_shape),
+        _Word.GROUPS: shape.groups,
+        _Word.CHANNELS: shape.channels,
+        _Word.FILTERS: shape.filters,
+        _Word.GROUP_CHANNELS: group_channels,
+        _Word.GROUP_FILTERS: shape.filters // shape.groups,
+        _Word.COLUMNS: shape.columns,
+        _Word.RUN: run,
+        _Word.INPUT_SIZE: math.prod(shape.x_shape),
+        _Word.KERNEL_SIZE: math.prod(shape.kernel_shape),
+    }
+    words.update(zip(_spatial(_Word.SPATIAL_0), shape.spatial))
+    words.update(zip(_spatial(_Word.OUTPUTS_0), shape.outputs))
+    words.update(
+        {
+            _Word.STRIDE_0: shape.strides[0],
+            _Word.STRIDE_1: shape.strides[1],
+            _Word.WINDOW_STEP: shape.strides[2] * shape.channels,
+        }
+    )
+    words.update(zip(_spatial(_Word.TAPS_0), taps))
+    words.update(zip(_spatial(_Word.STEP_0), steps))
+    return constant_words([words[word] for word in _Word])
+
+
+def _spatial(first):
+    return [_Word(first + i) for i in range(3)]
+
+
+class _Sizes:
+    """Loads a kernel's words by name, from a `UOp` of them."""
+
+    def __init__(self, words):
+        self.words = words
+
+    def __getattr__(self, name):
+        return self.words[_Word[name]].load()
+
+    def spatial(self, name):
+        return [getattr(self, f"{name}_{i}") for i in range(3)]
+
+
+class _Loops:
+    """Makes loops, each inside those made before."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self, size):
+        self.count += 1
+        return UOp.range(size, self.count - 1, dtype=dtypes.int64)
+
+
+def _closed(done, *loops):
+    """Ends loops, the innermost last."""
+    for loop in reversed(loops):
+        done = done.end(loop)
+    return done
+
+
+def _line_start(sizes, line):
+    """Element of the input where the windows of a line of outputs start."""
+    depths, height, width = sizes.spatial("SPATIAL")
+    # No sign to mind: the division of C will do.
+    image = line.alu(Ops.CDIV, sizes.IMAGE_LINES)
+    line = line.alu(Ops.CMOD, sizes.IMAGE_LINES)
+    z = line.alu(Ops.CDIV, sizes.OUTPUTS_1) * sizes.STRIDE_0
+    y = line.alu(Ops.CMOD, sizes.OUTPUTS_1) * sizes.STRIDE_1
+    return ((image * depths + z) * height + y) * width * sizes.CHANNELS
+
+
+def _zeroed(buffer, size, loop):
+    position = loop(size)
+    zero = UOp.const(0.0, buffer.dtype)
+    return buffer.after(buffer[position].store(zero).end(position))
+
+
+class _Block:
+    """One block of lines of outputs, in one group of channels.
+
+    Attributes:
+        rows: Number of outputs.
+        outputs: Element of the output where the block starts.
+        filters: First filter of the group.
+    """
+
+    def __init__(self, sizes, loop, patches, first, lines, rows, group):
+        self.sizes = sizes
+        self.patches = patches
+        self.rows = rows
+        self.filters = group * sizes.GROUP_FILTERS
+        start = first * sizes.OUTPUTS_2 * sizes.FILTERS
+        self.outputs = start + self.filters
+        self._loop, self._first, self._lines = loop, first, lines
+        self._channels = group * sizes.GROUP_CHANNELS
+
+    def each_element(self, function):
+        """Loops over places in the patches and, with them, in the input."""
+        sizes, loop = self.sizes, self._loop
+        line, column = loop(self._lines), loop(sizes.OUTPUTS_2)
+        taps = [loop(taps) for taps in sizes.spatial("TAPS")]
+        element = loop(sizes.RUN)
+        place = line * sizes.OUTPUTS_2 + column
+        source = _line_start(sizes, self._first + line) + self._channels
+        source = source + column * sizes.WINDOW_STEP
+        for tap, count, step in zip(
+            taps, sizes.spatial("TAPS"), sizes.spatial("STEP")
+        ):
+            place = place * count + tap
+            source = source + tap * step
+        stored = function(place * sizes.RUN + element, source + element)
+        return _closed(stored, line, column, *taps, element)
+
+    def laid_out(self, image):
+        """Returns the patches of `image` as an operand of a product."""
+        done = self.each_element(
+            lambda to, at: self.patches[to].store(image[at].load())
+        )
+        return self.patches.after(done)[0], self.sizes.COLUMNS
+
+
+def _transposes(left, right):
+    names = {False: blas.NO_TRANSPOSE, True: blas.TRANSPOSE}
+    return [UOp.const(names[t], dtypes.int64) for t in (left, right)]
+
+
+def _forward_block(block, out, x, kernel, is_first):
+    sizes = block.sizes
+    return call_gemm(
+        sizes.GEMM,
+        _transposes(False, False),
+        (block.rows, sizes.GROUP_FILTERS, sizes.COLUMNS),
+        block.laid_out(x),
+        (kernel[block.filters], sizes.FILTERS),
+        (out[block.outputs], sizes.FILTERS),
+    )
+
+
+def _to_kernel_block(block, out, x, cotangent, is_first):
+    sizes = block.sizes
+    zero, one = [UOp.const(value, out.dtype) for value in (0.0, 1.0)]
+    return call_gemm(
+        sizes.GEMM,
+        _transposes(True, False),
+        (sizes.COLUMNS, sizes.GROUP_FILTERS, block.rows),
+        block.laid_out(x),
+        (cotangent[block.outputs], sizes.FILTERS),
+        (out[block.filters], sizes.FILTERS),
+        beta=is_first.where(zero, one),
+    )
+
+
+def _to_input_block(block, out, cotangent, kernel, is_first):
+    sizes = block.sizes
+    multiplied = call_gemm(
+        sizes.GEMM,
+        _transposes(False, True),
+        (block.rows, sizes.COLUMNS, sizes.GROUP_FILTERS),
+        (cotangent[block.outputs], sizes.FILTERS),
+        (kernel[block.filters], sizes.FILTERS),
+        (block.patches[0], sizes.COLUMNS),
+    )
+    patches = block.patches.after(multiplied)
+    return block.each_element(
+        lambda at, to: out[to].store(out[to].load() + patches[at].load())
+    )
+
+
+@functools.cache
+def _kernel(name, dtype):
+    """Builds a kernel of patches and a matrix product.
+
+    Its arguments are the result, the operands, the storage of a block of
+    patches, and the words.
+    """
+    out, left, right, patches = [
+        UOp.placeholder((1,), dtype, slot) for slot in range(4)
+    ]
+    words = UOp.placeholder((len(_Word),), dtypes.int64, 4)
+    threads = blas.find().set_threads is not None
+    if threads:
+        words = words.after(
+            call_set_threads(words, _Word.SET_THREADS, _Word.THREADS)
+        )
+    sizes, loop = _Sizes(words), _Loops()
+    if name == "to_input":
+        out = _zeroed(out, sizes.INPUT_SIZE, loop)
+    build = {
+        "forward": _forward_block,
+        "to_input": _to_input_block,
+        "to_kernel": _to_kernel_block,
+    }[name]
+    # tinygrad has no loop whose end depends on another's turn, so the last
+    # block, which may have fewer lines, comes separately.
+    block, group = loop(sizes.BLOCKS), loop(sizes.GROUPS)
+    first = block * sizes.BLOCK_LINES
+    lines, rows = sizes.BLOCK_LINES, sizes.BLOCK_ROWS
+    part = _Block(sizes, loop, patches, first, lines, rows, group)
+    done = _closed(build(part, out, left, right, block < 1), block, group)
+    # What tinygrad computes once it may put inside a loop that is over by
+    # then, so the words are read anew.
+    words, out, patches = [u.after(done) for u in (words, out, patches)]
+    sizes = _Sizes(words)
+    block, group = loop(sizes.LAST_BLOCKS), loop(sizes.GROUPS)
+    first = sizes.LAST_START + block
+    lines, rows = sizes.LAST_LINES, sizes.LAST_ROWS
+    part = _Block(sizes, loop, patches, first, lines, rows, group)
+    never = UOp.const(False, dtypes.bool)
+    done = _closed(build(part, out, left, right, never), block, group)
+    if threads:
+        done = call_set_threads(
+            words.after(done), _Word.SET_THREADS, _Word.THREADS_AFTER
+        )
+    return made(done, f"convolution_{name}_{BLAS_DTYPES[dtype]}")
+
+
+@functools.cache
+def _depthwise_kernel(name, dtype):
+    """Builds a kernel that multiplies each channel with its own filters.
+
+    Its arguments are the result, the operands, and the words. Where a channel
+    has several filters they are next to each other.
+    """
+    out, left, right = [UOp.placeholder((1,), dtype, slot) for slot in range(3)]
+    sizes = _Sizes(UOp.placeholder((len(_Word),), dtypes.int64, 3))
+    loop = _Loops()
+    size = {
+        "forward": sizes.OUTPUT_SIZE,
+        "to_input": sizes.INPUT_SIZE,
+        "to_kernel": sizes.KERNEL_SIZE,
+    }[name]
+    out = _zeroed(out, size, loop)
+    line, column = loop(sizes.LINES), loop(sizes.OUTPUTS_2)
+    taps = [loop(taps) for taps in sizes.spatial("TAPS")]
+    multiple, channel = loop(sizes.GROUP_FILTERS), loop(sizes.CHANNELS)
+    source = _line_start(sizes, line)
+    source = source + column * sizes.WINDOW_STEP
+    tap_number = UOp.const(0, dtypes.int64)
+    for tap, step, count in zip(
+        taps, sizes.spatial("STEP"), sizes.spatial("TAPS")
+    ):
+        source = source + tap * step
+        tap_number = tap_number * count + tap
+    at = {
+        "input": source + channel,
+        "kernel": tap_number * sizes.FILTERS
+        + channel * sizes.GROUP_FILTERS
+        + multiple,
+        "output": (line * sizes.OUTPUTS_2 + column) * sizes.FILTERS
+        + channel * sizes.GROUP_FILTERS
+        + multiple,
+    }
+    to, a, b = {
+        "forward": ("output", "input", "kernel"),
+        "to_input": ("input", "output", "kernel"),
+        "to_kernel": ("kernel", "input", "output"),
+    }[name]
+    place = out[at[to]]
+    product = left[at[a]].load() * right[at[b]].load()
+    done = _closed(
+        place.store(place.load() + product),
+        *(line, column, *taps, multiple, channel),
+    )
+    return made(done, f"depthwise_{name}_{BLAS_DTYPES[dtype]}")

@@ -266,31 +266,68 @@ def _descriptor(left, right, loops):
     return _descriptors[key]
 
 
+def call_gemm(function, transposes, sizes, a, b, out, beta=0.0):
+    """Builds a call of BLAS: `out = op(a) @ op(b) + beta * out`.
+
+    Args:
+        function: int64 `UOp`, the address of `cblas_?gemm`.
+        transposes: Pair of int64 `UOp`s, of BLAS' constants.
+        sizes: `(m, n, k)`, int64 `UOp`s.
+        a, b, out: Pairs of a pointer, an `INDEX` uop, and an int64 `UOp`, the
+            number of elements from one row to the next.
+        beta: Float or `UOp`.
+
+    Returns:
+        `CALL` uop.
+    """
+    dtype = out[0].dtype
+    integer = dtypes.int64 if blas.find().wide else dtypes.int32
+    if not isinstance(beta, UOp):
+        beta = UOp.const(beta, dtype)
+    return function.cast(dtypes.uint64).call(
+        UOp.const(blas.ROW_MAJOR, dtypes.int32),
+        *[t.cast(dtypes.int32) for t in transposes],
+        *[size.cast(integer) for size in sizes],
+        *(UOp.const(1.0, dtype), a[0], a[1].cast(integer)),
+        *(b[0], b[1].cast(integer), beta),
+        *(out[0], out[1].cast(integer)),
+        ret_dtype=dtypes.void,
+    )
+
+
+def call_set_threads(words, function, count):
+    """Builds a call that sets BLAS' number of threads.
+
+    Args:
+        words: `UOp` of an int64 buffer.
+        function: Position of the function's address in it.
+        count: Position of the number of threads in it.
+
+    Returns:
+        `CALL` uop.
+    """
+    return (
+        words[function]
+        .load()
+        .cast(dtypes.uint64)
+        .call(words[count].load().cast(dtypes.int32), ret_dtype=dtypes.void)
+    )
+
+
 @functools.cache
 def _kernel(dtype):
     """Builds the kernel of all products of one dtype."""
     library = blas.find()
-    integer = dtypes.int64 if library.wide else dtypes.int32
     out, a, b = [UOp.placeholder((1,), dtype, slot) for slot in range(3)]
     words = UOp.placeholder((_Word.LOOPS + 4 * BATCH_LOOPS,), dtypes.int64, 3)
 
-    def word(position, as_dtype=dtypes.int64):
-        return words[position].load().cast(as_dtype)
-
-    def set_threads(position, after):
-        state = words if after is None else words.after(after)
-        return (
-            state[_Word.SET_THREADS]
-            .load()
-            .cast(dtypes.uint64)
-            .call(
-                state[position].load().cast(dtypes.int32),
-                ret_dtype=dtypes.void,
-            )
-        )
+    def word(position):
+        return words[position].load()
 
     if library.set_threads:
-        words = words.after(set_threads(_Word.THREADS, None))
+        words = words.after(
+            call_set_threads(words, _Word.SET_THREADS, _Word.THREADS)
+        )
     ranges = []
     at_a = at_b = at_out = UOp.const(0, dtypes.int64)
     for i in range(BATCH_LOOPS):
@@ -300,29 +337,18 @@ def _kernel(dtype):
         at_b = at_b + step * word(first + 2)
         at_out = at_out + step * word(first + 3)
         ranges.insert(0, step)
-    done = (
-        word(_Word.GEMM, dtypes.uint64)
-        .call(
-            UOp.const(blas.ROW_MAJOR, dtypes.int32),
-            word(_Word.TRANSPOSE_A, dtypes.int32),
-            word(_Word.TRANSPOSE_B, dtypes.int32),
-            word(_Word.M, integer),
-            word(_Word.N, integer),
-            word(_Word.K, integer),
-            UOp.const(1.0, dtype),
-            a[at_a],
-            word(_Word.LEADING_A, integer),
-            b[at_b],
-            word(_Word.LEADING_B, integer),
-            UOp.const(0.0, dtype),
-            out[at_out],
-            word(_Word.LEADING_OUT, integer),
-            ret_dtype=dtypes.void,
-        )
-        .end(*ranges)
-    )
+    done = call_gemm(
+        word(_Word.GEMM),
+        (word(_Word.TRANSPOSE_A), word(_Word.TRANSPOSE_B)),
+        (word(_Word.M), word(_Word.N), word(_Word.K)),
+        (a[at_a], word(_Word.LEADING_A)),
+        (b[at_b], word(_Word.LEADING_B)),
+        (out[at_out], word(_Word.LEADING_OUT)),
+    ).end(*ranges)
     if library.set_threads:
-        done = set_threads(_Word.THREADS_AFTER, done)
+        done = call_set_threads(
+            words.after(done), _Word.SET_THREADS, _Word.THREADS_AFTER
+        )
     return kernel(done, f"gemm_{_NAMES[dtype]}")
 
 
