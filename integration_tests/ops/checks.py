@@ -158,7 +158,7 @@ def check_gradient(op, args, kwargs, seed):
             r for r in keras.tree.flatten(results) if r.is_floating_point()
         ]
         if weights is None:
-            weights = [rng.normal(size=r.shape) for r in floating]
+            weights = [np.asarray(rng.normal(size=r.shape)) for r in floating]
         terms = [
             keras.ops.sum(r * keras.ops.convert_to_tensor(w))
             for r, w in zip(floating, weights)
@@ -171,12 +171,14 @@ def check_gradient(op, args, kwargs, seed):
         return
     grads = gradients(loss(tensors), [tensors[i] for i in which])
     for i, grad in zip(which, grads):
-        direction = rng.normal(size=arrays[i].shape)
+        direction = np.asarray(rng.normal(size=arrays[i].shape))
+        if op.symmetric:
+            direction = direction + np.swapaxes(direction, -1, -2)
         step = 1e-5
 
         def moved(sign):
             changed = list(arrays)
-            changed[i] = arrays[i] + sign * step * direction
+            changed[i] = np.asarray(arrays[i] + sign * step * direction)
             return float(loss(list(map(keras.ops.convert_to_tensor, changed))))
 
         numeric = (moved(1) - moved(-1)) / (2 * step)

@@ -27,6 +27,8 @@ class Op:
         dtypes: Dtypes its array arguments are drawn in.
         gradient: Whether it has a gradient in its floating arguments.
         spec: Whether Keras infers its symbolic shape and dtype rightly.
+        symmetric: Whether it is defined on symmetric matrices alone, so that
+            gradients are compared along symmetric directions.
         rtol: Relative tolerance in float32.
         compare: Optional function of the numpy results and arguments that
             maps them to what is compared, for results that are defined up to
@@ -38,6 +40,7 @@ class Op:
     dtypes: tuple = FLOATS
     gradient: bool = True
     spec: bool = True
+    symmetric: bool = False
     rtol: float = 2e-5
     compare: Callable | None = None
 
@@ -491,7 +494,10 @@ def _table():
     add("linalg.inv", lambda d: ((_matrix(d, 8.0),), {}), **f32)
     add("linalg.det", lambda d: ((_matrix(d, 4.0),), {}), **f32)
     add(
-        "linalg.cholesky", lambda d: ((_positive_definite(d),), {}), **f32
+        "linalg.cholesky",
+        lambda d: ((_positive_definite(d),), {}),
+        symmetric=True,
+        **f32,
     )
     add(
         "linalg.solve",
