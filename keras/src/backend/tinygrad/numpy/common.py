@@ -15,7 +15,6 @@ from keras.src.backend.tinygrad.core import convert_to_numpy
 from keras.src.backend.tinygrad.core import convert_to_tensor
 from keras.src.backend.tinygrad.core import is_tensor
 from keras.src.backend.tinygrad.core import to_tinygrad_dtype
-from keras.src.backend.tinygrad.engine.gradient import custom_vjp
 
 WIDE_DTYPES = ("int64", "uint64", "float64")
 NARROW_FLOATS = ("float16", "bfloat16")
@@ -177,24 +176,6 @@ def broadcast(*xs):
     """Expands tensors to their common shape."""
     shape = np.broadcast_shapes(*[x.shape for x in xs])
     return [x if x.shape == shape else x.expand(shape) for x in xs]
-
-
-def with_derivatives(y, xs, derivatives):
-    """Declares the partial derivatives of an elementwise result.
-
-    Args:
-        y: `Tensor`.
-        xs: List of `Tensor`s of the same shape.
-        derivatives: Function of no arguments that returns a list with one
-            `Tensor` for each of `xs`.
-
-    Returns:
-        `Tensor` with the values of `y`.
-    """
-    (y,) = custom_vjp(
-        [y], xs, lambda grads: [grads[0] * d for d in derivatives()]
-    )
-    return y
 
 
 def to_axes(axis, ndim):

@@ -25,7 +25,6 @@ from keras.src.backend.tinygrad.numpy.common import integral
 from keras.src.backend.tinygrad.numpy.common import is_float
 from keras.src.backend.tinygrad.numpy.common import promote
 from keras.src.backend.tinygrad.numpy.common import to_operand
-from keras.src.backend.tinygrad.numpy.common import with_derivatives
 
 INTEGERS_OF_SIZE = {
     1: tinygrad_dtypes.int8,
@@ -181,14 +180,7 @@ def _integer_power(x, exponents, exponent):
 def mod(x1, x2):
     if not is_float(x1):
         return _safe_integer_division(x1, x2)[1]
-    x1, x2 = broadcast(x1, x2)
-    _, remainder = _truncated_division(x1, x2)
-    other_side = remainder.ne(0) & (remainder < 0).ne(x2 < 0)
-    return with_derivatives(
-        other_side.where(remainder + x2, remainder),
-        [x1, x2],
-        lambda: [x1.const_like(1), -(x1 / x2).floor()],
-    )
+    return transcendental.mod(*broadcast(x1, x2))
 
 
 @elementwise(integral, wide=True)
@@ -197,25 +189,14 @@ def fmod(x1, x2):
         _, remainder = _safe_integer_division(x1, x2)
         other_side = remainder.ne(0) & (remainder < 0).ne(x1 < 0)
         return other_side.where(remainder - x2, remainder)
-    x1, x2 = broadcast(x1, x2)
-    return with_derivatives(
-        _truncated_division(x1, x2)[1],
-        [x1, x2],
-        lambda: [x1.const_like(1), -(x1 / x2).trunc()],
-    )
+    return transcendental.fmod(*broadcast(x1, x2))
 
 
 @elementwise(wide=True)
 def floor_divide(x1, x2):
     if not is_float(x1):
         return _safe_integer_division(x1, x2)[0]
-    x1, x2 = x1.detach(), x2.detach()
-    quotient, remainder = _truncated_division(x1, x2)
-    other_side = remainder.ne(0) & (remainder < 0).ne(x2 < 0)
-    quotient = other_side.where(quotient - 1, quotient)
-    # Where the remainder is lost it does not matter to the quotient.
-    lost = remainder.ne(remainder) & (transcendental.magnitude(x1) < math.inf)
-    return (lost | (x2 == 0)).where((x1 / x2).trunc(), quotient)
+    return transcendental.floor_divide(*broadcast(x1, x2))
 
 
 def _safe_integer_division(x1, x2):
@@ -234,35 +215,6 @@ def _safe_integer_division(x1, x2):
     if minus is not None:
         quotient = minus.where(-x1, quotient)
     return zero.where(0, quotient), zero.where(0, remainder)
-
-
-def _truncated_division(x1, x2):
-    """Returns the quotient of floats towards zero, and C's `fmod`.
-
-    NaN where the quotient has more than twice as many bits as the dtype.
-    """
-    size, total = transcendental.magnitude(x2), transcendental.magnitude(x1)
-    rest, quotient = total, 0
-    for _ in range(2):
-        # Cut to the dtype's bits, and after rounding too large by one, maybe.
-        part = (rest / size).trunc()
-        # Products of halves are exact.
-        for a in transcendental.halves(part):
-            for b in transcendental.halves(size):
-                rest = rest - a * b
-        below = rest < 0
-        rest = below.where(rest + size, rest)
-        quotient = quotient + below.where(part - 1, part)
-    full = rest == size
-    rest, quotient = full.where(0, rest), full.where(quotient + 1, quotient)
-    lost = (rest < 0) | (rest > size) | rest.ne(rest)
-    whole = (size == math.inf) & (total < math.inf)
-    rest = whole.where(total, lost.where(math.nan, rest))
-    quotient = whole.where(0, lost.where(math.nan, quotient))
-    return (
-        (x1 < 0).ne(x2 < 0).where(-quotient, quotient),
-        (x1 < 0).where(-rest, rest),
-    )
 
 
 @elementwise(integral)

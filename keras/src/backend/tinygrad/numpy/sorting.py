@@ -36,7 +36,11 @@ def argsort(x, axis=-1):
     if axis is None or x.ndim == 0:
         x, axis = x.reshape(-1), 0
     axis = canonicalize_axis(axis, x.ndim)
-    fn = functools.partial(np.argsort, axis=axis, kind="stable")
+    return _order(x, axis, kind="stable")
+
+
+def _order(x, axis, kind):
+    fn = functools.partial(np.argsort, axis=axis, kind=kind)
     return _on_host(fn, [x], x.shape)
 
 
@@ -45,7 +49,8 @@ def sort(x, axis=-1):
     if axis is None:
         x, axis = x.reshape(-1), 0
     axis = canonicalize_axis(axis, x.ndim)
-    return gather_along(x, argsort(x, axis), axis)
+    # Equal elements are the same in any order.
+    return gather_along(x, _order(x, axis, kind="quicksort"), axis)
 
 
 def argpartition(x, kth, axis=-1):

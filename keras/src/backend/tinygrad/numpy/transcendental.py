@@ -13,24 +13,7 @@ import numpy as np
 from numpy.polynomial import chebyshev
 from tinygrad import dtypes
 
-from keras.src.backend.tinygrad.engine.gradient import custom_vjp
-
-
-def declared(derivative):
-    """Declares `derivative(x, y)` of the decorated function `y = f(x)`."""
-
-    def decorate(fn):
-        @functools.wraps(fn)
-        def function(x):
-            y = fn(x)
-            (result,) = custom_vjp(
-                [y], [x], lambda grads: [grads[0] * derivative(x, y)]
-            )
-            return result
-
-        return function
-
-    return decorate
+from keras.src.backend.tinygrad.engine.functions import traced_once
 
 
 def is_double(x):
@@ -119,7 +102,7 @@ def _exp(x):
     return rest.exp2() * whole.exp2()
 
 
-@declared(lambda x, y: y)
+@traced_once(lambda x, y: [y])
 def exp(x):
     return _exp(x)
 
@@ -133,22 +116,27 @@ def halves(x):
 
 def exponential(base, x):
     """Raises a positive number to powers."""
+    return _exponential_of(float(base))(x)
+
+
+@functools.lru_cache(maxsize=64)
+def _exponential_of(base):
     power = math.log2(base)
-    if is_double(x) or power == 0:
-        y = (x * power).exp2()
-    else:
+
+    @traced_once(lambda x, y: [y * math.log(base)])
+    def function(x):
+        if is_double(x) or power == 0:
+            return (x * power).exp2()
         # As in `_exp`, but a few bits of log2(base) leave a larger rest.
         limit = 300 / abs(power)
-        clipped = (x < -limit).where(-limit, (x > limit).where(limit, x))
+        x = (x < -limit).where(-limit, (x > limit).where(limit, x))
         high, low = _split(power, 12)
-        x_high, x_low = halves(clipped)
+        x_high, x_low = halves(x)
         whole = (x_high * high).trunc()
-        rest = (x_high * high - whole) + (x_low * high + clipped * low)
-        y = rest.exp2() * whole.exp2()
-    (result,) = custom_vjp(
-        [y], [x], lambda grads: [grads[0] * y * math.log(base)]
-    )
-    return result
+        rest = (x_high * high - whole) + (x_low * high + x * low)
+        return rest.exp2() * whole.exp2()
+
+    return function
 
 
 def _expm1(x, exponential):
@@ -156,7 +144,7 @@ def _expm1(x, exponential):
     return (magnitude(x) < 0.35).where(near, exponential(x) - 1)
 
 
-@declared(lambda x, y: y + 1)
+@traced_once(lambda x, y: [y + 1])
 def expm1(x):
     return _expm1(x, _exp)
 
@@ -184,7 +172,7 @@ def _log1p(x):
     return (magnitude(x) < 0.25).where(near, log(1 + x))
 
 
-@declared(lambda x, y: 1 / (1 + x))
+@traced_once(lambda x, y: [1 / (1 + x)])
 def log1p(x):
     return _log1p(x)
 
@@ -272,17 +260,17 @@ def _turn(x, quarters):
     return far.where(distant.sin(), near)
 
 
-@declared(lambda x, y: _turn(x, 1))
+@traced_once(lambda x, y: [_turn(x, 1)])
 def sin(x):
     return _turn(x, 0)
 
 
-@declared(lambda x, y: -_turn(x, 0))
+@traced_once(lambda x, y: [-_turn(x, 0)])
 def cos(x):
     return _turn(x, 1)
 
 
-@declared(lambda x, y: 1 + y * y)
+@traced_once(lambda x, y: [1 + y * y])
 def tan(x):
     return _turn(x, 0) / _turn(x, 1)
 
@@ -302,13 +290,13 @@ def _arcsin_parts(x):
     return far, far.where(square.sqrt(), size) * _ARCSIN(square)
 
 
-@declared(lambda x, y: 1 / ((1 - x) * (1 + x)).sqrt())
+@traced_once(lambda x, y: [1 / ((1 - x) * (1 + x)).sqrt()])
 def arcsin(x):
     far, angle = _arcsin_parts(x)
     return with_sign(far.where(math.pi / 2 - 2 * angle, angle), x)
 
 
-@declared(lambda x, y: -1 / ((1 - x) * (1 + x)).sqrt())
+@traced_once(lambda x, y: [-1 / ((1 - x) * (1 + x)).sqrt()])
 def arccos(x):
     far, angle = _arcsin_parts(x)
     beyond = (x < 0).where(math.pi - 2 * angle, 2 * angle)
@@ -326,7 +314,7 @@ def _arctan_ratio(opposite, adjacent):
     return steep.where(math.pi / 4 + angle, angle)
 
 
-@declared(lambda x, y: 1 / (1 + x * x))
+@traced_once(lambda x, y: [1 / (1 + x * x)])
 def arctan(x):
     size = magnitude(x)
     far = size > 1
@@ -340,6 +328,13 @@ def _is_negative(x):
     return x.bitcast(bits) < 0
 
 
+def _arctan2_derivatives(y, x, angle):
+    square = x * x + y * y
+    square = (square == 0).where(1, square)
+    return [x / square, -y / square]
+
+
+@traced_once(_arctan2_derivatives)
 def arctan2(y, x):
     opposite, adjacent = magnitude(y), magnitude(x)
     steep = opposite > adjacent
@@ -352,21 +347,7 @@ def arctan2(y, x):
     )
     angle = steep.where(math.pi / 2 - angle, angle)
     angle = _is_negative(x).where(math.pi - angle, angle)
-
-    def derivatives():
-        square = x * x + y * y
-        square = (square == 0).where(1, square)
-        return [x / square, -y / square]
-
-    return _binary(_is_negative(y).where(-angle, angle), y, x, derivatives)
-
-
-def _binary(result, x1, x2, derivatives):
-    """Declares both derivatives of a result of two tensors of one shape."""
-    (result,) = custom_vjp(
-        [result], [x1, x2], lambda grads: [grads[0] * d for d in derivatives()]
-    )
-    return result
+    return _is_negative(y).where(-angle, angle)
 
 
 # Hyperbolic functions.
@@ -389,17 +370,17 @@ def _half_exp(x):
     return _exp(x - 1) * (math.e / 2)
 
 
-@declared(lambda x, y: _cosh(x))
+@traced_once(lambda x, y: [_cosh(x)])
 def sinh(x):
     return _sinh(x)
 
 
-@declared(lambda x, y: _sinh(x))
+@traced_once(lambda x, y: [_sinh(x)])
 def cosh(x):
     return _cosh(x)
 
 
-@declared(lambda x, y: 1 - y * y)
+@traced_once(lambda x, y: [1 - y * y])
 def tanh(x):
     # Beyond, the result is 1 to the last place.
     limit = 20.0 if is_double(x) else 10.0
@@ -408,7 +389,7 @@ def tanh(x):
     return t / (t + 2)
 
 
-@declared(lambda x, y: 1 / (x * x + 1).sqrt())
+@traced_once(lambda x, y: [1 / (x * x + 1).sqrt()])
 def arcsinh(x):
     size = magnitude(x)
     far = size > (2.0**28 if is_double(x) else 2.0**13)
@@ -418,7 +399,7 @@ def arcsinh(x):
     return with_sign(far.where(log(size) + math.log(2), near), x)
 
 
-@declared(lambda x, y: 1 / ((x - 1) * (x + 1)).sqrt())
+@traced_once(lambda x, y: [1 / ((x - 1) * (x + 1)).sqrt()])
 def arccosh(x):
     far = x > (2.0**28 if is_double(x) else 2.0**13)
     # Selected, or tinygrad would move the constant into the sum below.
@@ -428,10 +409,64 @@ def arccosh(x):
     return (x < 1).where(math.nan, result)
 
 
-@declared(lambda x, y: 1 / ((1 - x) * (1 + x)))
+@traced_once(lambda x, y: [1 / ((1 - x) * (1 + x))])
 def arctanh(x):
     size = magnitude(x)
     return with_sign(0.5 * _log1p(2 * size / (1 - size)), x)
+
+
+# Division with a remainder.
+
+
+def _truncated_division(x1, x2):
+    """Returns the quotient of floats towards zero, and C's `fmod`.
+
+    NaN where the quotient has more than twice as many bits as the dtype.
+    """
+    size, total = magnitude(x2), magnitude(x1)
+    rest, quotient = total, 0
+    for _ in range(2):
+        # Cut to the dtype's bits, and after rounding too large by one, maybe.
+        part = (rest / size).trunc()
+        # Products of halves are exact.
+        for a in halves(part):
+            for b in halves(size):
+                rest = rest - a * b
+        below = rest < 0
+        rest = below.where(rest + size, rest)
+        quotient = quotient + below.where(part - 1, part)
+    full = rest == size
+    rest, quotient = full.where(0, rest), full.where(quotient + 1, quotient)
+    lost = (rest < 0) | (rest > size) | rest.ne(rest)
+    whole = (size == math.inf) & (total < math.inf)
+    rest = whole.where(total, lost.where(math.nan, rest))
+    quotient = whole.where(0, lost.where(math.nan, quotient))
+    return (
+        (x1 < 0).ne(x2 < 0).where(-quotient, quotient),
+        (x1 < 0).where(-rest, rest),
+    )
+
+
+@traced_once(lambda x1, x2, y: [x1.const_like(1), -(x1 / x2).trunc()])
+def fmod(x1, x2):
+    return _truncated_division(x1, x2)[1]
+
+
+@traced_once(lambda x1, x2, y: [x1.const_like(1), -(x1 / x2).floor()])
+def mod(x1, x2):
+    _, remainder = _truncated_division(x1, x2)
+    other_side = remainder.ne(0) & (remainder < 0).ne(x2 < 0)
+    return other_side.where(remainder + x2, remainder)
+
+
+@traced_once(lambda x1, x2, y: [x1.const_like(0), x2.const_like(0)])
+def floor_divide(x1, x2):
+    quotient, remainder = _truncated_division(x1, x2)
+    other_side = remainder.ne(0) & (remainder < 0).ne(x2 < 0)
+    quotient = other_side.where(quotient - 1, quotient)
+    # Where the remainder is lost it does not matter to the quotient.
+    lost = remainder.ne(remainder) & (magnitude(x1) < math.inf)
+    return (lost | (x2 == 0)).where((x1 / x2).trunc(), quotient)
 
 
 # Roots, powers and sums of exponentials.
@@ -441,7 +476,7 @@ def sqrt(x):
     return x.sqrt()
 
 
-@declared(lambda x, y: 1 / (3 * y * y))
+@traced_once(lambda x, y: [1 / (3 * y * y)])
 def cbrt(x):
     size = magnitude(x)
     root = (size.log2() / 3).exp2()
@@ -451,14 +486,13 @@ def cbrt(x):
     return with_sign(regular.where(better, size), x)
 
 
+@traced_once(lambda x1, x2, y: [x1 / y, x2 / y])
 def hypot(x1, x2):
     a, b = magnitude(x1), magnitude(x2)
     long, short = (a > b).where(a, b), (a > b).where(b, a)
     ratio = short / long.ne(0).where(long, 1)
     result = long * (1 + ratio * ratio).sqrt()
-    infinite = (a == math.inf) | (b == math.inf)
-    result = infinite.where(math.inf, result)
-    return _binary(result, x1, x2, lambda: [x1 / result, x2 / result])
+    return ((a == math.inf) | (b == math.inf)).where(math.inf, result)
 
 
 def _power(x, exponent):
@@ -474,17 +508,15 @@ def _power(x, exponent):
     return (exponent == 0).where(1, undefined.where(math.nan, result))
 
 
+def _power_derivatives(x, exponent, y):
+    by_base = (exponent == 0).where(0, exponent * _power(x, exponent - 1))
+    flat = (x == 0) & ((exponent > 0) | (exponent == 0))
+    return [by_base, flat.where(0, y * log(flat.where(1, x)))]
+
+
+@traced_once(_power_derivatives)
 def power(x, exponent):
-    result = _power(x, exponent)
-
-    def derivatives():
-        zero = exponent == 0
-        by_base = zero.where(0, exponent * _power(x, exponent - 1))
-        flat = (x == 0) & (exponent >= 0)
-        by_exponent = flat.where(0, result * log(flat.where(1, x)))
-        return [by_base, by_exponent]
-
-    return _binary(result, x, exponent, derivatives)
+    return _power(x, exponent)
 
 
 def _add_exponentials(x1, x2, exponential, softplus):
@@ -492,33 +524,43 @@ def _add_exponentials(x1, x2, exponential, softplus):
     larger = (x1 > x2).where(x1, x2)
     # Infinities of one sign have no difference.
     gap = (x1 == x2).where(0, magnitude(x1 - x2))
-    result = larger + softplus(exponential(-gap))
+    return larger + softplus(exponential(-gap))
 
-    def derivatives():
+
+def _shares(exponential):
+    """Derivatives of `_add_exponentials`."""
+
+    def derivatives(x1, x2, y):
         difference = (x1 == x2).where(0, x2 - x1)
         return [
             1 / (1 + exponential(difference)),
             1 / (1 + exponential(-difference)),
         ]
 
-    return _binary(result, x1, x2, derivatives)
+    return derivatives
 
 
+@traced_once(_shares(_exp))
 def logaddexp(x1, x2):
     return _add_exponentials(x1, x2, _exp, _log1p)
 
 
+@traced_once(_shares(exp2))
 def logaddexp2(x1, x2):
-    return _add_exponentials(
-        x1, x2, lambda t: t.exp2(), lambda t: _log1p(t) * _LOG2_E
-    )
+    return _add_exponentials(x1, x2, exp2, lambda t: _log1p(t) * _LOG2_E)
 
 
-def sinc(x):
-    # The derivative near zero is that of the constant.
+def _sinc_derivatives(x, y):
     zero = magnitude(x) < 1e-10
     angle = zero.where(1, x) * math.pi
-    return zero.where(1, sin(angle) / angle)
+    return [zero.where(0, (_turn(angle, 1) - y) / zero.where(1, x))]
+
+
+@traced_once(_sinc_derivatives)
+def sinc(x):
+    zero = magnitude(x) < 1e-10
+    angle = zero.where(1, x) * math.pi
+    return zero.where(1, _turn(angle, 0) / angle)
 
 
 _I0_NEAR = Approximation(lambda x: np.i0(x) * np.exp(-x), 0, 8, 15, 28)
@@ -530,8 +572,7 @@ _I0_FAR = Approximation(
 def i0(x):
     size = magnitude(x)
     near = size < 8
-    inner = near.where(size, 0)
-    outer = near.where(8, size)
-    tail = _I0_FAR(1 / outer) / outer.sqrt()
+    inner, outer = near.where(size, 0), near.where(8, size)
+    scaled = near.where(_I0_NEAR(inner), _I0_FAR(1 / outer) / outer.sqrt())
     root = exp(size * 0.5)
-    return root * near.where(_I0_NEAR(inner), tail) * root
+    return root * scaled * root
