@@ -31,6 +31,7 @@ from keras.src.backend.tinygrad.engine.scan import run as run_loop
 from keras.src.backend.tinygrad.engine.scan import trace as trace_loop
 from keras.src.backend.tinygrad.engine.transfer import from_numpy
 from keras.src.backend.tinygrad.engine.transfer import to_numpy
+from keras.src.backend.tinygrad.engine.while_loop import run_while
 
 SUPPORTS_SPARSE_TENSORS = False
 SUPPORTS_RAGGED_TENSORS = False
@@ -325,9 +326,7 @@ def cond(pred, true_fn, false_fn):
         return true_fn() if bool(convert_to_tensor(pred)) else false_fn()
     # The predicate is not known yet: run both and select, results and
     # variable updates alike.
-    return _select(
-        [convert_to_tensor(pred, "bool")], [true_fn, false_fn], ()
-    )
+    return _select([convert_to_tensor(pred, "bool")], [true_fn, false_fn], ())
 
 
 def switch(index, branches, *operands):
@@ -453,10 +452,21 @@ def _unrolled_scan(f, carry, xs, count, reverse):
 
 
 def _compiled_scan(f, carry, xs, count, reverse):
-    """Runs a scan as one loop whose body is traced once.
+    """Runs a scan as one loop whose body is traced once."""
+    body, step, carries, variables = _trace_loop(f, carry, xs)
+    final, ys = run_loop(body, carries, _leaves(xs), count, reverse)
+    return _finish(carry, variables, final), _pack(step.result, ys)
+
+
+def _trace_loop(f, carry, xs):
+    """Traces the body of a loop.
 
     Variables that the body updates are carried along: theirs is the value of
     the step before, as it is in a plain loop.
+
+    Returns:
+        The traced body, its `_Step`, the list of the first carries, and the
+        list of the variables that are the last of them.
     """
     carries, slices = _leaves(carry), _leaves(xs)
     if not all(is_tensor(x) and 0 not in x.shape for x in carries + slices):
@@ -464,25 +474,27 @@ def _compiled_scan(f, carry, xs, count, reverse):
     variables = []
     while True:
         step = _Step(f, carry, xs, variables)
+        values = [convert_to_tensor(v) for v in variables]
         body = trace_loop(
             step,
-            [(t.shape, t.dtype) for t in carries]
-            + [(v.shape, to_tinygrad_dtype(v.dtype)) for v in variables],
+            [(t.shape, t.dtype) for t in carries + values],
             [(x.shape[1:], x.dtype) for x in slices],
             get_device(),
         )
         if not step.more_variables and step.dtypes == [
             t.dtype for t in carries
         ]:
-            break
+            return body, step, carries + values, variables
         variables += step.more_variables
         carries = [t.cast(d) for t, d in zip(carries, step.dtypes)]
-        carry = _pack(carry, carries)
-    values = [convert_to_tensor(v) for v in variables]
-    final, ys = run_loop(body, carries + values, slices, count, reverse)
-    for variable, value in zip(variables, final[len(carries) :]):
+
+
+def _finish(carry, variables, final):
+    """Gives variables their last values; returns the other carries."""
+    leaves = _leaves(carry)
+    for variable, value in zip(variables, final[len(leaves) :]):
         variable.assign(value)
-    return _pack(carry, final), _pack(step.result, ys)
+    return _pack(carry, final)
 
 
 class _Step:
@@ -587,18 +599,47 @@ def associative_scan(f, elems, reverse=False, axis=0):
 def while_loop(cond, body, loop_vars, maximum_iterations=None):
     is_sequence = isinstance(loop_vars, (tuple, list))
     values = tuple(loop_vars) if is_sequence else (loop_vars,)
-    values = tree.map_structure(convert_to_tensor, values)
-    iteration = 0
-    while maximum_iterations is None or iteration < maximum_iterations:
-        if not bool(convert_to_tensor(cond(*values))):
-            break
-        values = body(*values)
-        if not isinstance(values, (list, tuple)):
-            values = (values,)
-        values = tree.map_structure(convert_to_tensor, tuple(values))
-        engine.realize(*tree.flatten(values))
-        iteration += 1
+    values = _to_tensors(values)
+    limit = maximum_iterations
+    if limit is not None and limit <= 0:
+        more = False
+    else:
+        more = in_symbolic_scope() or bool(convert_to_tensor(cond(*values)))
+    if more:
+
+        def step(values):
+            values = body(*values)
+            if not isinstance(values, (list, tuple)):
+                values = (values,)
+            return _to_tensors(tuple(values))
+
+        if in_symbolic_scope():
+            values = step(values)
+        else:
+            values = _repeat(step, cond, values, limit)
     return values if is_sequence else values[0]
+
+
+def _repeat(step, cond, values, limit):
+    """Does a step, and more of them while `cond` holds."""
+
+    def step_and_test(values, _):
+        values = step(values)
+        return values, convert_to_tensor(cond(*values), "bool").reshape(())
+
+    try:
+        body, _, carries, variables = _trace_loop(step_and_test, values, None)
+        final = run_while(body, carries, limit)
+        return _finish(values, variables, final)
+    except (_NotALoop, engine.HostReadError):
+        pass
+    count = 0
+    while True:
+        values = step(values)
+        engine.realize(*[x for x in _leaves(values) if is_tensor(x)])
+        count += 1
+        if count == limit or not bool(convert_to_tensor(cond(*values))):
+            return values
 
 
 def fori_loop(lower, upper, body_fun, init_val):

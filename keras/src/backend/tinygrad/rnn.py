@@ -70,11 +70,19 @@ def rnn(
             initial_states, tree.flatten(new_states)
         )
 
+    # Where the last output is a state too, the others need not be kept.
+    held = None
     if mask is None:
 
         def body(carry, x):
+            nonlocal held
             output, new_states = step(x, carry)
-            return new_states, output
+            if not return_all_outputs:
+                leaves = tree.flatten(new_states)
+                held = next(
+                    (i for i, s in enumerate(leaves) if s is output), None
+                )
+            return new_states, output if held is None else None
 
         carry, xs = states, inputs
     else:
@@ -83,11 +91,11 @@ def rnn(
             x, keep = x
             previous, states = carry
             output, new_states = step(x, states)
-            held = tree.map_structure(
+            previous = tree.map_structure(
                 Tensor.zeros_like if zero_output_for_mask else _identity,
                 previous,
             )
-            output = _where(keep, output, held)
+            output = _where(keep, output, previous)
             return (output, _where(keep, new_states, states)), output
 
         first = tree.map_structure(lambda x: x[0], inputs)
@@ -100,10 +108,13 @@ def rnn(
     carry, outputs = scan(
         body, carry, xs, reverse=go_backwards, unroll=steps if unroll else 1
     )
-    if go_backwards:
-        outputs = tree.map_structure(lambda x: x.flip(0), outputs)
-    last_output = tree.map_structure(lambda x: x[-1], outputs)
     new_states = carry if mask is None else carry[1]
+    if held is not None:
+        last_output = tree.flatten(new_states)[held]
+    else:
+        if go_backwards:
+            outputs = tree.map_structure(lambda x: x.flip(0), outputs)
+        last_output = tree.map_structure(lambda x: x[-1], outputs)
     if not return_all_outputs:
         outputs = tree.map_structure(lambda x: x[None], last_output)
     if not time_major:

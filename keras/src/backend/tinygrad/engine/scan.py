@@ -83,9 +83,9 @@ def run(body, carries, xs, length, reverse=False):
     final, ys, _ = _launch(body, inputs, length, reverse)
 
     def vjp(cotangents):
-        return _gradient(body, inputs, final + ys, cotangents, length, reverse)
+        return gradient(body, inputs, cotangents, length, reverse, final + ys)
 
-    results = _declare(final + ys, inputs, vjp)
+    results = declare(final + ys, inputs, vjp)
     return results[: len(final)], results[len(final) :]
 
 
@@ -135,8 +135,18 @@ def _lay_out(body, inputs, length, reverse):
     return carries, ys, None
 
 
-def _declare(results, inputs, vjp):
-    """Declares a gradient of the floating results for the floating inputs."""
+def declare(results, inputs, vjp):
+    """Declares a gradient of the floating results for the floating inputs.
+
+    Args:
+        results: List of `Tensor`s.
+        inputs: List of `Tensor`s.
+        vjp: Function of a list with a cotangent or `None` for each result,
+            that returns a list with a `Tensor` or `None` for each input.
+
+    Returns:
+        List of `Tensor`s with the values of `results`.
+    """
     to = [i for i, t in enumerate(inputs) if t.is_floating_point()]
     of = [i for i, t in enumerate(results) if t.is_floating_point()]
 
@@ -156,14 +166,18 @@ def _declare(results, inputs, vjp):
     return results
 
 
-def _gradient(body, inputs, results, cotangents, length, reverse):
+def gradient(body, inputs, cotangents, length, reverse=False, results=()):
     """Differentiates a loop by a loop in the other direction.
 
     Args:
         body: `Body` of the loop.
         inputs: List of its carries, xs and consts.
-        results: List of its results.
-        cotangents: List with a `Tensor` or `None` for each result.
+        cotangents: List with a `Tensor` or `None` for each final carry, and
+            then for each result.
+        length: Number of steps.
+        reverse: Whether the loop went from the last slice to the first.
+        results: List of the final carries and the results, if they are not
+            computed yet.
 
     Returns:
         List with a `Tensor` or `None` for each input.

@@ -7,6 +7,7 @@ from tinygrad import Tensor
 from tinygrad import dtypes
 
 from keras.src.backend.tinygrad.engine.canonical import base_buffer
+from keras.src.backend.tinygrad.engine.canonical import canonicalize
 from keras.src.backend.tinygrad.engine.canonical import is_allocated
 from keras.src.backend.tinygrad.engine.canonical import trace_inputs
 from keras.src.backend.tinygrad.engine.gemm import Product
@@ -52,6 +53,16 @@ class Body:
     @property
     def outputs(self):
         return (*self.new_carries, *self.ys)
+
+    def key(self):
+        """Returns a hashable that is equal for bodies that do the same."""
+        params = {
+            p: UOp.param(i, p.dtype, p.shape, p.device)
+            for i, p in enumerate(self.placeholders)
+        }
+        roots = UOp.sink(*self.outputs).substitute(params, walk=True).src
+        parts = (self.carries, self.xs, self.consts, self.ys)
+        return (*map(len, parts), canonicalize(list(roots)).key)
 
 
 def trace(fn, carries, xs, device):

@@ -23,6 +23,7 @@ from keras.src.backend.tinygrad.engine.handwritten import on_cpu
 from keras.src.backend.tinygrad.engine.internals import ClangRenderer
 from keras.src.backend.tinygrad.engine.internals import CPULLVMRenderer
 from keras.src.backend.tinygrad.engine.internals import Device
+from keras.src.backend.tinygrad.engine.internals import Ops
 from keras.src.backend.tinygrad.engine.internals import UOp
 from keras.src.backend.tinygrad.engine.internals import get_runtime
 from keras.src.backend.tinygrad.engine.lowering import Unsupported
@@ -82,14 +83,14 @@ def launch(body, inputs, length, reverse):
     results = [_empty(length, row) for row in program.result_rows]
     scratch = Tensor.empty(program.scratch, dtype=dtypes.uint8, device="CPU")
     written = [*stacks, *results, scratch]
+    slices = [row.lay_out(t) for row, t in zip(program.x_rows, xs)]
     read = [
         *[on_cpu(t).reshape(-1) for t in carries],
-        *[row.pad(t) for row, t in zip(program.x_rows, xs)],
+        *[t for t, _ in slices],
         *[on_cpu(t).reshape(-1) for t in consts],
     ]
-    call = program.kernel().call(
-        *[t.uop for t in (*written, *read)], layout.words().uop
-    )
+    words = layout.words([start for _, start in slices])
+    call = program.kernel().call(*[t.uop for t in (*written, *read)], words.uop)
     stacks = [Tensor(t.uop.after(call)) for t in stacks]
     results = [Tensor(t.uop.after(call)) for t in results]
     final = [
@@ -141,12 +142,43 @@ class _Row:
         """Number of bytes from one row to the next."""
         return -(-self.nbytes // _ALIGNMENT) * _ALIGNMENT
 
-    def pad(self, tensor):
-        """Lays a tensor's slices out as rows."""
+    def lay_out(self, tensor):
+        """Lays a tensor's slices out as rows.
+
+        Args:
+            tensor: `Tensor` of shape `(length, ...)`.
+
+        Returns:
+            Pair of a flat `Tensor` with storage, and the byte at which the
+            first row starts in it.
+        """
+        found = self._find(stripped(tensor.uop), tensor.shape[0])
+        if found is not None:
+            return found
         flat = tensor.reshape(tensor.shape[0], self.size)
         if self.width != self.size:
             flat = flat.pad(((0, 0), (0, self.width - self.size)))
-        return on_cpu(flat).reshape(-1)
+        return on_cpu(flat).reshape(-1), 0
+
+    def _find(self, uop, length):
+        """Finds rows that another loop left, to read them where they are."""
+        first, count = 0, length
+        if uop.op is Ops.SHRINK and len(uop.shape) == 2:
+            (first, stop), columns = uop.marg
+            if (stop - first, columns) != (length, (0, self.size)):
+                return None
+            count, width = uop.src[0].shape
+            if width != self.width:
+                return None
+            uop = stripped(uop.src[0])
+        if (
+            uop.op in (Ops.AFTER, Ops.BUFFER)
+            and uop.device == "CPU"
+            and uop.dtype == self.dtype
+            and uop.max_numel() == count * self.width
+        ):
+            return Tensor(uop).reshape(-1), first * self.stride
+        return None
 
     def cut(self, tensor, start, stop):
         """Returns rows as a tensor of shape `(stop - start, size)`."""
@@ -174,19 +206,13 @@ class _Program:
         self.stacked = {
             i for kind, i in self.places if kind in ("before", "after")
         }
-        roots, outputs = _stores((*body.new_carries, *own))
-        places = {
-            p: UOp.new_buffer(p.device, p.max_numel(), p.dtype)
-            for p in body.placeholders
-        }
-        roots = list(UOp.sink(*roots).substitute(places, walk=True).src)
-        spec = lower(canonicalize(roots), roots, list(places.values()), outputs)
+        spec, outputs = lower_body(body, (*body.new_carries, *own))
         n, m = len(body.carries), len(body.xs)
         rows = [_Row(s.size, s.dtype) for s in spec.slots]
         first = len(body.placeholders)
         self.carry_rows = rows[:n]
         self.x_rows = rows[n : n + m]
-        self.result_rows = rows[first + n : first + len(outputs)]
+        self.result_rows = rows[first + n : first + outputs]
         self._consts = len(body.consts)
         offsets, arenas = place_scratch(spec)
         self.scratch = max(arenas.get("CPU", 0), 1)
@@ -268,8 +294,12 @@ class _Layout:
         """First of the rows that hold the carry before, or after, each step."""
         return int((kind == "before") == self._reverse)
 
-    def words(self):
-        """Returns the kernel's words, one tensor for equal ones."""
+    def words(self, starts):
+        """Returns the kernel's words, one tensor for equal ones.
+
+        Args:
+            starts: List of the bytes at which the xs start.
+        """
         program, steps = self._program, self._length
         values = [steps]
         for i, row in enumerate(program.carry_rows):
@@ -279,11 +309,13 @@ class _Layout:
                 values += [steps * row.stride, -row.stride, -1, row.nbytes]
             else:
                 values += [0, row.stride, -1, row.nbytes]
-        for row in (*program.x_rows, *program.result_rows):
+        starts = [*starts, *[0] * len(program.result_rows)]
+        rows = [*program.x_rows, *program.result_rows]
+        for start, row in zip(starts, rows):
             if self._reverse:
-                values += [(steps - 1) * row.stride, -row.stride]
+                values += [start + (steps - 1) * row.stride, -row.stride]
             else:
-                values += [0, row.stride]
+                values += [start, row.stride]
         values += program.addresses
         key = tuple(value % 2**64 for value in values)
         if key not in _words:
@@ -367,13 +399,7 @@ def _kernel(carries, results, xs, consts, calls):
 
 def _program(body):
     """Returns the `_Program` of a body, compiled once for equal ones."""
-    params = {
-        p: UOp.param(i, p.dtype, p.shape, p.device)
-        for i, p in enumerate(body.placeholders)
-    }
-    roots = UOp.sink(*body.outputs).substitute(params, walk=True).src
-    counts = (len(body.carries), len(body.xs), len(body.consts), len(body.ys))
-    key = (counts, canonicalize(list(roots)).key)
+    key = body.key()
     if key not in _programs:
         _programs[key] = _Program(body)
         if len(_programs) > _CAPACITY:
@@ -401,6 +427,27 @@ def _places(body):
             own.append(uop)
         places.append(known[value])
     return places, own
+
+
+def lower_body(body, values):
+    """Lowers a body.
+
+    Args:
+        body: `Body`.
+        values: Tuple of the uops of its graph that are wanted.
+
+    Returns:
+        Pair of the `Spec`, whose slots are those of the body's placeholders,
+        of the values, and of scratch memory, and the number of values.
+    """
+    roots, outputs = _stores(values)
+    places = {
+        p: UOp.new_buffer(p.device, p.max_numel(), p.dtype)
+        for p in body.placeholders
+    }
+    roots = list(UOp.sink(*roots).substitute(places, walk=True).src)
+    inputs = list(places.values())
+    return lower(canonicalize(roots), roots, inputs, outputs), len(outputs)
 
 
 def _stores(values):
