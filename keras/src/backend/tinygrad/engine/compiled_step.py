@@ -37,6 +37,7 @@ from keras.src.backend.tinygrad.engine.realize import realize
 from keras.src.backend.tinygrad.engine.runtime_lock import lock
 from keras.src.backend.tinygrad.engine.transfer import NUMPY_DTYPES
 from keras.src.backend.tinygrad.engine.transfer import TINYGRAD_DTYPES
+from keras.src.backend.tinygrad.engine.transfer import copy_in
 
 # What `sys.getrefcount` returns for an object that one owner and one local
 # variable refer to.
@@ -154,7 +155,9 @@ def _flush_effects():
         uop = tensor.uop
         if uop.has_buffer_identity():
             continue
-        if uop.has_buffer_identity(after_ok=True) or pending_effects([uop]):
+        base = uop.base
+        stored = base.op is Ops.AFTER and base.src[1].op is Ops.STORE
+        if stored or pending_effects([uop]):
             with contextlib.suppress(LeakedTensorError):
                 realize(tensor)
 
@@ -397,9 +400,7 @@ class _ArrayFeed:
         if self._view is not None:
             self._view[...] = leaf
         else:
-            source = np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
-            buffer = self._buffer
-            buffer.allocator._copyin(buffer._buf, memoryview(source))
+            copy_in(leaf, self._buffer)
         return self._buffer
 
 

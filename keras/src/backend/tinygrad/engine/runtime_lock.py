@@ -1,5 +1,7 @@
 """The one re-entrant lock around graph lowering, launches and caches."""
 
+import concurrent.futures.thread  # noqa: F401
+import logging  # noqa: F401
 import os
 import threading
 
@@ -25,7 +27,9 @@ lock = _Lock()
 
 if hasattr(os, "register_at_fork"):
     # Held across the fork: no other thread is in the middle of a launch, so
-    # the child's copy of every cache is consistent.
+    # the child's copy of every cache is consistent. What is registered last
+    # is acquired first: the modules imported above have locks of their own,
+    # which a thread that holds this one may ask for.
     os.register_at_fork(
         before=lock.__enter__,
         after_in_parent=lambda: lock.__exit__(),

@@ -54,9 +54,17 @@ def from_numpy(array, device):
         return Tensor.zeros(*array.shape, dtype=dtype, device=device)
     uop = UOp.new_buffer(device, array.size, dtype)
     buffer = uop.buffer.allocate()
-    source = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    buffer.allocator._copyin(buffer._buf, memoryview(source))
+    copy_in(array, buffer)
     return Tensor(uop.reshape(array.shape))
+
+
+def copy_in(array, buffer):
+    """Copies a host array into an allocated device `Buffer` of its size."""
+    source = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    if not source.flags.writeable:
+        # tinygrad takes the address of writable memory only.
+        source = source.copy()
+    buffer.allocator._copyin(buffer._buf, memoryview(source))
 
 
 def to_numpy(tensor):

@@ -1,0 +1,223 @@
+"""The cache on disk: hits, corruption, many processes, bounds, off-switch."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras.src.backend.tinygrad.engine import program_cache
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+# Counts compilations and lowerings while it trains a little.
+SCRIPT = """
+import sys
+import numpy as np
+from keras.src.backend.tinygrad import engine
+from keras.src.backend.tinygrad.engine import internals
+from keras.src.backend.tinygrad.engine import lowering
+from keras.src.backend.tinygrad.engine.transfer import from_numpy
+from tinygrad import Device
+
+compiled, lowered = [], []
+compiler = type(Device["CPU"].renderer.compiler)
+compile_source, to_spec = compiler.compile, lowering._to_spec
+
+def counted_compile(self, source):
+    compiled.append(source)
+    return compile_source(self, source)
+
+def counted_to_spec(*args):
+    lowered.append(args)
+    return to_spec(*args)
+
+compiler.compile, lowering._to_spec = counted_compile, counted_to_spec
+loops = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+for n in range(loops):
+    x = np.arange(12 + n, dtype="float32")
+    t = from_numpy(x, "CPU")
+    y = (t.sin() + t.exp2().sum() * 3).numpy()
+    expected = np.sin(x) + np.exp2(x).sum() * 3
+    np.testing.assert_allclose(y, expected, rtol=1e-4)
+    print("step", n, flush=True)
+print(len(compiled), len(lowered))
+"""
+
+
+def start(folder, *arguments, **variables):
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(REPOSITORY),
+        "KERAS_BACKEND": "tinygrad",
+        "KERAS_TINYGRAD_CACHE": str(folder),
+        "DEV": "CPU",
+        **variables,
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, *map(str, arguments)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process):
+    out, error = process.communicate(timeout=300)
+    assert process.returncode == 0, error
+    return tuple(map(int, out.split("\n")[-2].split()))
+
+
+def run(folder, *arguments, **variables):
+    return finish(start(folder, *arguments, **variables))
+
+
+def entries(folder):
+    return sorted(p for p in folder.iterdir() if not p.name.endswith(".tmp"))
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_TINYGRAD_CACHE", str(tmp_path))
+    program_cache.folder.cache_clear()
+    yield tmp_path
+    program_cache.folder.cache_clear()
+
+
+def test_a_second_process_compiles_and_lowers_nothing(tmp_path):
+    compiled, lowered = run(tmp_path)
+    assert compiled > 0 and lowered > 0
+    assert run(tmp_path) == (0, 0)
+
+
+def test_programs_are_found_where_graphs_are_not(tmp_path):
+    run(tmp_path)
+    for path in entries(tmp_path):
+        if path.name.startswith("plan-"):
+            path.unlink()
+    compiled, lowered = run(tmp_path)
+    assert compiled == 0 and lowered > 0
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: b"",
+        lambda content: content[: len(content) // 2],
+        lambda content: content[:-1] + bytes([content[-1] ^ 1]),
+        lambda content: b"KTG0" + content[4:],
+    ],
+)
+def test_damaged_entries_are_replaced(tmp_path, damage):
+    run(tmp_path)
+    whole = {p: p.read_bytes() for p in entries(tmp_path)}
+    for path, content in whole.items():
+        path.write_bytes(damage(content))
+    compiled, lowered = run(tmp_path)
+    assert compiled > 0 and lowered > 0
+    assert run(tmp_path) == (0, 0)
+
+
+def test_the_off_switch(tmp_path):
+    first = run("off", XDG_CACHE_HOME=str(tmp_path))
+    assert first[0] > 0
+    assert run("0", XDG_CACHE_HOME=str(tmp_path)) == first
+    assert not (tmp_path / "keras-tinygrad").exists()
+
+
+def test_the_place_by_default(tmp_path):
+    if sys.platform != "linux":
+        pytest.skip("the place is another one")
+    run("", XDG_CACHE_HOME=str(tmp_path))
+    assert entries(tmp_path / "keras-tinygrad")
+    assert run("", XDG_CACHE_HOME=str(tmp_path)) == (0, 0)
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
+    occupied = tmp_path / "file"
+    occupied.write_text("in the way")
+    assert run(occupied / "cache")[0] > 0
+
+
+def test_another_compiler_version_uses_no_entry(tmp_path):
+    run(tmp_path)
+    # Other flags of the compiler or another compiler are another identity.
+    compiled, _ = run(tmp_path, DEV="CPU::x86_64,x86-64-v2")
+    if os.uname().machine == "x86_64":
+        assert compiled > 0
+
+
+def test_many_processes_at_once(tmp_path):
+    processes = [start(tmp_path, 3) for _ in range(3)]
+    for process in processes:
+        finish(process)
+    assert run(tmp_path, 3) == (0, 0)
+    assert not [p for p in tmp_path.iterdir() if p.name.endswith(".tmp")]
+
+
+def test_a_process_killed_among_others(tmp_path):
+    victim, survivor = start(tmp_path, 40), start(tmp_path, 6)
+    for line in victim.stdout:
+        if line.startswith("step 1"):
+            break
+    victim.send_signal(signal.SIGKILL)
+    victim.communicate()
+    finish(survivor)
+    run(tmp_path, 6)
+    assert run(tmp_path, 6) == (0, 0)
+
+
+def test_store_and_load(place):
+    program_cache.store("thing", b"key", {"a": np.arange(3)})
+    np.testing.assert_array_equal(
+        program_cache.load("thing", b"key")["a"], np.arange(3)
+    )
+    assert program_cache.load("thing", b"other") is None
+    assert program_cache.load("another", b"key") is None
+
+
+def test_the_folder_is_bounded(place, monkeypatch):
+    monkeypatch.setenv("KERAS_TINYGRAD_CACHE_MB", "1")
+    value = os.urandom(100_000)
+    for n in range(30):
+        program_cache.store("thing", b"%d" % n, value)
+        path = program_cache._path("thing", b"%d" % n)
+        os.utime(path, (n, n))
+    program_cache.trim()
+    kept = [
+        n
+        for n in range(30)
+        if program_cache.load("thing", b"%d" % n) is not None
+    ]
+    # The ones used last.
+    assert kept == list(range(20, 30))
+
+
+def test_use_is_noted(place):
+    program_cache.store("thing", b"key", 1)
+    path = program_cache._path("thing", b"key")
+    long_ago = time.time() - 7 * 24 * 3600
+    os.utime(path, (long_ago, long_ago))
+    assert program_cache.load("thing", b"key") == 1
+    assert os.stat(path).st_mtime > long_ago + 3600
+
+
+def test_half_written_files_are_deleted_in_time(place):
+    program_cache.store("thing", b"key", 1)
+    old, new = place / ".old.tmp", place / ".new.tmp"
+    old.write_bytes(b"x")
+    new.write_bytes(b"x")
+    os.utime(old, (1, 1))
+    program_cache.trim()
+    assert not old.exists() and new.exists()
+    assert program_cache.load("thing", b"key") == 1
+
+
+def test_tinygrad_keeps_no_database(tmp_path):
+    run(tmp_path / "cache", XDG_CACHE_HOME=str(tmp_path / "home"))
+    assert not list(tmp_path.rglob("*.db*"))
