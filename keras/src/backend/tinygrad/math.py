@@ -17,6 +17,7 @@ from keras.src.backend.tinygrad.core import convert_to_tensor
 from keras.src.backend.tinygrad.core import to_tinygrad_dtype
 from keras.src.backend.tinygrad.engine.host_call import host_call
 from keras.src.backend.tinygrad.engine.indexing import scatter_rows
+from keras.src.backend.tinygrad.numpy.common import at_least_float32
 from keras.src.backend.tinygrad.numpy.common import floating
 from keras.src.backend.tinygrad.numpy.common import to_axes
 
@@ -76,9 +77,11 @@ def top_k(x, k, sorted=True):
             f"`top_k` expects 0 <= k <= {size}, the size of the last axis of "
             f"an input of shape {x.shape}. Received: k={k}"
         )
+    # NumPy cannot partition bfloat16; all of 16 bits fit in float32.
+    keys = x if x.dtype.itemsize > 2 else cast(x, at_least_float32(x.dtype))
     (indices,) = host_call(
         functools.partial(_largest, k=k),
-        [x.detach()],
+        [keys.detach()],
         [((*x.shape[:-1], k), "int32")],
         name="top_k",
     )
@@ -88,9 +91,30 @@ def top_k(x, k, sorted=True):
 def _largest(x, k):
     """Positions of the k largest, NaN first; the first of equals first."""
     size = x.shape[-1]
+    if size > 64 * max(k, 1):
+        return _largest_of_many(x, k)
     # A stable sort of the mirrored array puts the first of equals last.
     order = np.argsort(x[..., ::-1], axis=-1, kind="stable")
     return (size - 1) - order[..., size - k :][..., ::-1]
+
+
+def _largest_of_many(x, k):
+    size = x.shape[-1]
+    if k == 0:
+        return np.empty((*x.shape[:-1], 0), "int32")
+    found = np.argpartition(x, size - k, axis=-1)[..., size - k :]
+    found.sort(axis=-1)
+    values = np.take_along_axis(x, found, axis=-1)
+    order = _largest(values, k)
+    result = np.take_along_axis(found, order, axis=-1)
+    # Where the smallest one found has equals that were not, sort after all.
+    least = np.take_along_axis(values, order[..., -1:], axis=-1)
+    split = (x == least).sum(-1) > (values == least).sum(-1)
+    split |= np.isnan(least[..., 0])
+    for index in zip(*np.nonzero(split)):
+        row = np.argsort(x[index][::-1], kind="stable")
+        result[index] = (size - 1) - row[size - k :][::-1]
+    return result
 
 
 def in_top_k(targets, predictions, k):

@@ -21,6 +21,7 @@ from keras.src.backend.tinygrad import special
 from keras.src.backend.tinygrad.core import convert_to_tensor
 from keras.src.backend.tinygrad.core import is_tensor
 from keras.src.backend.tinygrad.core import to_tinygrad_dtype
+from keras.src.backend.tinygrad.engine.cumulative import cumulative_sum
 from keras.src.backend.tinygrad.engine.host_call import host_call
 from keras.src.backend.tinygrad.engine.indexing import gather_rows
 from keras.src.random.seed_generator import SeedGenerator  # noqa: F401
@@ -62,7 +63,7 @@ def categorical(logits, num_samples, dtype="int32", seed=None):
     logits = convert_to_tensor(logits)
     logits = logits.cast(_compute_dtype(logits.dtype))
     weights = (logits - logits.max(axis=-1, keepdim=True)).exp()
-    cumulative = weights.cumsum(axis=-1).contiguous()
+    cumulative = cumulative_sum(weights, logits.ndim - 1).contiguous()
     total = cumulative[..., -1:]
     unit = _unit(
         _random_blocks(_key(seed), (*logits.shape[:-1], num_samples)), 32
