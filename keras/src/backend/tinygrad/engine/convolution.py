@@ -25,11 +25,14 @@ from keras.src.backend.tinygrad.engine.gemm import matmul
 from keras.src.backend.tinygrad.engine.handwritten import constant_words
 from keras.src.backend.tinygrad.engine.handwritten import kernel as made
 from keras.src.backend.tinygrad.engine.handwritten import on_cpu
+from keras.src.backend.tinygrad.engine.internals import AddrSpace
 from keras.src.backend.tinygrad.engine.internals import Ops
 from keras.src.backend.tinygrad.engine.internals import UOp
 
 # Size of the patches of one block.
 BLOCK_BYTES = 1 << 19
+# Channels that a depthwise kernel works on at once.
+LANES = 32
 BLAS_DTYPES = {dtypes.float32: "float32", dtypes.float64: "float64"}
 
 
@@ -161,6 +164,25 @@ class _Shape:
         """Number of runs of outputs along the last spatial dimension."""
         return self.batch * self.outputs[0] * self.outputs[1]
 
+    @property
+    def taps_and_run(self):
+        """Taps of the window, and elements that each takes from the input.
+
+        A run is contiguous in the input and in a patch.
+        """
+        taps, run = list(self.window), self.channels // self.groups
+        if self.groups == 1 and (self.dilation[2] == 1 or taps[2] == 1):
+            # The taps along the last dimension are next to each other.
+            run *= taps[2]
+            taps[2] = 1
+        return taps, run
+
+    @property
+    def is_thin(self):
+        """Whether runs of neighbouring outputs are longer than a patch's."""
+        _, run = self.taps_and_run
+        return self.channels * self.strides[2] == 1 or run < 4
+
     def block_lines(self, itemsize):
         """Number of lines whose patches fit a block."""
         size = self.outputs[2] * self.columns * itemsize
@@ -179,10 +201,26 @@ def _forward(shape, x, kernel):
 def _to_input(shape, out, kernel):
     """Returns the input whose product with it is `out . forward(., kernel)`."""
 
+    if shape.is_depthwise and shape.filters == shape.channels:
+        if all(stride == 1 for stride in shape.strides):
+            return _mirrored(shape, out, kernel)
+
     def gradients(out, kernel, g):
         return _forward(shape, g, kernel), _to_kernel(shape, g, out)
 
     return _product("to_input", shape, out, kernel, shape.x_shape, gradients)
+
+
+def _mirrored(shape, out, kernel):
+    """Slides the mirrored kernel over the output, for strides of one."""
+    rank = out.ndim - 2
+    reach = [(w - 1) * d for w, d in zip(shape.window, shape.dilation)][-rank:]
+    padded = out.pad(((0, 0), *[(n, n) for n in reach], (0, 0)))
+    kernel = kernel.flip(tuple(range(rank)))
+    back = _Shape.of(
+        padded, kernel, (1,) * rank, shape.dilation[-rank:], shape.groups
+    )
+    return _forward(back, padded, kernel)
 
 
 def _to_kernel(shape, x, out):
@@ -227,17 +265,17 @@ def _product(name, shape, left, right, out_shape, gradients):
             Tensor.empty(rows * shape.columns, dtype=dtype, device="CPU")
         )
     arguments.append(_words(shape, dtype))
-    build = _depthwise_kernel if shape.is_depthwise else _kernel
-    call = build(name, dtype).call(
-        *[t.uop for t in arguments], grad_fxn=gradient_of_call
-    )
+    if shape.is_depthwise:
+        kernel = _depthwise_kernel(name, dtype)
+    else:
+        kernel = _kernel(name, dtype, shape.is_thin)
+    call = kernel.call(*[t.uop for t in arguments], grad_fxn=gradient_of_call)
     return Tensor(out.uop.after(call)).reshape(out_shape)
 
 
 class _Word(enum.IntEnum):
     """Positions in the words of a convolution's kernels.
 
-    A run is a stretch of an input that is contiguous in it and in a patch.
     Steps are from one tap of the window, or from one window, to the next, in
     elements.
     """
@@ -258,6 +296,9 @@ class _Word(enum.IntEnum):
     OUTPUT_SIZE = enum.auto()
     GROUPS = enum.auto()
     CHANNELS = enum.auto()
+    LANE_BLOCKS = enum.auto()
+    REST_START = enum.auto()
+    REST = enum.auto()
     FILTERS = enum.auto()
     GROUP_CHANNELS = enum.auto()
     GROUP_FILTERS = enum.auto()
@@ -288,11 +329,7 @@ def _words(shape, dtype):
     lines = shape.block_lines(dtype.itemsize)
     _, height, width = shape.spatial
     group_channels = shape.channels // shape.groups
-    taps, run = list(shape.window), group_channels
-    if shape.groups == 1 and (shape.dilation[2] == 1 or taps[2] == 1):
-        # The taps along the last dimension are next to each other.
-        run *= taps[2]
-        taps[2] = 1
+    taps, run = shape.taps_and_run
     steps = (height * width, width, 1)
     steps = [s * d * shape.channels for s, d in zip(steps, shape.dilation)]
     multiplications = (
@@ -315,6 +352,9 @@ def _words(shape, dtype):
         _Word.OUTPUT_SIZE: math.prod(shape.out_shape),
         _Word.GROUPS: shape.groups,
         _Word.CHANNELS: shape.channels,
+        _Word.LANE_BLOCKS: shape.channels // LANES,
+        _Word.REST_START: shape.channels // LANES * LANES,
+        _Word.REST: shape.channels % LANES,
         _Word.FILTERS: shape.filters,
         _Word.GROUP_CHANNELS: group_channels,
         _Word.GROUP_FILTERS: shape.filters // shape.groups,
@@ -392,14 +432,17 @@ def _zeroed(buffer, size, loop):
 class _Block:
     """One block of lines of outputs, in one group of channels.
 
+    Patches are rows of a matrix, or, where they are thin, its columns.
+
     Attributes:
         rows: Number of outputs.
         outputs: Element of the output where the block starts.
         filters: First filter of the group.
     """
 
-    def __init__(self, sizes, loop, patches, first, lines, rows, group):
+    def __init__(self, sizes, loop, patches, thin, first, lines, rows, group):
         self.sizes = sizes
+        self.thin = thin
         self.patches = patches
         self.rows = rows
         self.filters = group * sizes.GROUP_FILTERS
@@ -411,26 +454,38 @@ class _Block:
     def each_element(self, function):
         """Loops over places in the patches and, with them, in the input."""
         sizes, loop = self.sizes, self._loop
-        line, column = loop(self._lines), loop(sizes.OUTPUTS_2)
+        line = loop(self._lines)
+        column = None if self.thin else loop(sizes.OUTPUTS_2)
         taps = [loop(taps) for taps in sizes.spatial("TAPS")]
         element = loop(sizes.RUN)
-        place = line * sizes.OUTPUTS_2 + column
+        loops = [line, column, *taps, element]
+        if self.thin:
+            column = loop(sizes.OUTPUTS_2)
+            loops = [line, *taps, element, column]
         source = _line_start(sizes, self._first + line) + self._channels
         source = source + column * sizes.WINDOW_STEP
+        row = line * sizes.OUTPUTS_2 + column
+        place = UOp.const(0, dtypes.int64) if self.thin else row
         for tap, count, step in zip(
             taps, sizes.spatial("TAPS"), sizes.spatial("STEP")
         ):
             place = place * count + tap
             source = source + tap * step
-        stored = function(place * sizes.RUN + element, source + element)
-        return _closed(stored, line, column, *taps, element)
+        place = place * sizes.RUN + element
+        if self.thin:
+            place = place * self.rows + row
+        return _closed(function(place, source + element), *loops)
 
     def laid_out(self, image):
-        """Returns the patches of `image` as an operand of a product."""
+        """Stores the patches of `image`, as an operand of a product."""
         done = self.each_element(
             lambda to, at: self.patches[to].store(image[at].load())
         )
-        return self.patches.after(done)[0], self.sizes.COLUMNS
+        return self.patches.after(done)[0], self.leading
+
+    @property
+    def leading(self):
+        return self.rows if self.thin else self.sizes.COLUMNS
 
 
 def _transposes(left, right):
@@ -442,7 +497,7 @@ def _forward_block(block, out, x, kernel, is_first):
     sizes = block.sizes
     return call_gemm(
         sizes.GEMM,
-        _transposes(False, False),
+        _transposes(block.thin, False),
         (block.rows, sizes.GROUP_FILTERS, sizes.COLUMNS),
         block.laid_out(x),
         (kernel[block.filters], sizes.FILTERS),
@@ -455,7 +510,7 @@ def _to_kernel_block(block, out, x, cotangent, is_first):
     zero, one = [UOp.const(value, out.dtype) for value in (0.0, 1.0)]
     return call_gemm(
         sizes.GEMM,
-        _transposes(True, False),
+        _transposes(not block.thin, False),
         (sizes.COLUMNS, sizes.GROUP_FILTERS, block.rows),
         block.laid_out(x),
         (cotangent[block.outputs], sizes.FILTERS),
@@ -466,13 +521,18 @@ def _to_kernel_block(block, out, x, cotangent, is_first):
 
 def _to_input_block(block, out, cotangent, kernel, is_first):
     sizes = block.sizes
+    sides = [
+        (block.rows, cotangent[block.outputs]),
+        (sizes.COLUMNS, kernel[block.filters]),
+    ]
+    (m, a), (n, b) = reversed(sides) if block.thin else sides
     multiplied = call_gemm(
         sizes.GEMM,
         _transposes(False, True),
-        (block.rows, sizes.COLUMNS, sizes.GROUP_FILTERS),
-        (cotangent[block.outputs], sizes.FILTERS),
-        (kernel[block.filters], sizes.FILTERS),
-        (block.patches[0], sizes.COLUMNS),
+        (m, n, sizes.GROUP_FILTERS),
+        (a, sizes.FILTERS),
+        (b, sizes.FILTERS),
+        (block.patches[0], block.leading),
     )
     patches = block.patches.after(multiplied)
     return block.each_element(
@@ -481,7 +541,7 @@ def _to_input_block(block, out, cotangent, kernel, is_first):
 
 
 @functools.cache
-def _kernel(name, dtype):
+def _kernel(name, dtype, thin):
     """Builds a kernel of patches and a matrix product.
 
     Its arguments are the result, the operands, the storage of a block of
@@ -509,7 +569,7 @@ def _kernel(name, dtype):
     block, group = loop(sizes.BLOCKS), loop(sizes.GROUPS)
     first = block * sizes.BLOCK_LINES
     lines, rows = sizes.BLOCK_LINES, sizes.BLOCK_ROWS
-    part = _Block(sizes, loop, patches, first, lines, rows, group)
+    part = _Block(sizes, loop, patches, thin, first, lines, rows, group)
     done = _closed(build(part, out, left, right, block < 1), block, group)
     # What tinygrad computes once it may put inside a loop that is over by
     # then, so the words are read anew.
@@ -518,14 +578,15 @@ def _kernel(name, dtype):
     block, group = loop(sizes.LAST_BLOCKS), loop(sizes.GROUPS)
     first = sizes.LAST_START + block
     lines, rows = sizes.LAST_LINES, sizes.LAST_ROWS
-    part = _Block(sizes, loop, patches, first, lines, rows, group)
+    part = _Block(sizes, loop, patches, thin, first, lines, rows, group)
     never = UOp.const(False, dtypes.bool)
     done = _closed(build(part, out, left, right, never), block, group)
     if threads:
         done = call_set_threads(
             words.after(done), _Word.SET_THREADS, _Word.THREADS_AFTER
         )
-    return made(done, f"convolution_{name}_{BLAS_DTYPES[dtype]}")
+    kind = "thin_convolution" if thin else "convolution"
+    return made(done, f"{kind}_{name}_{BLAS_DTYPES[dtype]}")
 
 
 @functools.cache
@@ -536,43 +597,100 @@ def _depthwise_kernel(name, dtype):
     has several filters they are next to each other.
     """
     out, left, right = [UOp.placeholder((1,), dtype, slot) for slot in range(3)]
-    sizes = _Sizes(UOp.placeholder((len(_Word),), dtypes.int64, 3))
-    loop = _Loops()
+    words = UOp.placeholder((len(_Word),), dtypes.int64, 3)
+    sizes, loop = _Sizes(words), _Loops()
     size = {
         "forward": sizes.OUTPUT_SIZE,
         "to_input": sizes.INPUT_SIZE,
         "to_kernel": sizes.KERNEL_SIZE,
     }[name]
     out = _zeroed(out, size, loop)
-    line, column = loop(sizes.LINES), loop(sizes.OUTPUTS_2)
-    taps = [loop(taps) for taps in sizes.spatial("TAPS")]
-    multiple, channel = loop(sizes.GROUP_FILTERS), loop(sizes.CHANNELS)
-    source = _line_start(sizes, line)
-    source = source + column * sizes.WINDOW_STEP
+    build = _depthwise_in_lanes
+    if name == "to_input":
+        build = _depthwise_in_order
+    block = loop(sizes.LANE_BLOCKS)
+    done = build(name, sizes, loop, out, left, right, block * LANES, LANES)
+    done = _closed(done, block)
+    # The words are read anew, as in the other kernels.
+    words, out = words.after(done), out.after(done)
+    sizes = _Sizes(words)
+    done = _depthwise_in_order(
+        name, sizes, loop, out, left, right, sizes.REST_START, sizes.REST
+    )
+    return made(done, f"depthwise_{name}_{BLAS_DTYPES[dtype]}")
+
+
+def _depthwise_places(sizes, line, column, taps, multiple, channel):
+    """Returns the elements of input, kernel and output that go together."""
+    source = _line_start(sizes, line) + column * sizes.WINDOW_STEP
     tap_number = UOp.const(0, dtypes.int64)
     for tap, step, count in zip(
         taps, sizes.spatial("STEP"), sizes.spatial("TAPS")
     ):
         source = source + tap * step
         tap_number = tap_number * count + tap
-    at = {
+    filters = channel * sizes.GROUP_FILTERS + multiple
+    row = line * sizes.OUTPUTS_2 + column
+    return {
         "input": source + channel,
-        "kernel": tap_number * sizes.FILTERS
-        + channel * sizes.GROUP_FILTERS
-        + multiple,
-        "output": (line * sizes.OUTPUTS_2 + column) * sizes.FILTERS
-        + channel * sizes.GROUP_FILTERS
-        + multiple,
+        "kernel": tap_number * sizes.FILTERS + filters,
+        "output": row * sizes.FILTERS + filters,
     }
-    to, a, b = {
-        "forward": ("output", "input", "kernel"),
-        "to_input": ("input", "output", "kernel"),
-        "to_kernel": ("kernel", "input", "output"),
-    }[name]
-    place = out[at[to]]
-    product = left[at[a]].load() * right[at[b]].load()
-    done = _closed(
-        place.store(place.load() + product),
-        *(line, column, *taps, multiple, channel),
-    )
-    return made(done, f"depthwise_{name}_{BLAS_DTYPES[dtype]}")
+
+
+# What each product takes from which places, and where it puts it.
+_ROLES = {
+    "forward": ("output", "input", "kernel"),
+    "to_input": ("input", "output", "kernel"),
+    "to_kernel": ("kernel", "input", "output"),
+}
+
+
+def _depthwise_in_order(name, sizes, loop, out, left, right, first, count):
+    """Adds each product to its place in the result."""
+    line, column = loop(sizes.LINES), loop(sizes.OUTPUTS_2)
+    taps = [loop(taps) for taps in sizes.spatial("TAPS")]
+    multiple, lane = loop(sizes.GROUP_FILTERS), loop(count)
+    at = _depthwise_places(sizes, line, column, taps, multiple, first + lane)
+    to, a, b = [at[role] for role in _ROLES[name]]
+    product = left[a].load() * right[b].load()
+    done = out[to].store(out[to].load() + product)
+    return _closed(done, line, column, *taps, multiple, lane)
+
+
+def _depthwise_in_lanes(name, sizes, loop, out, left, right, first, count):
+    """Sums the terms of `LANES` results before they are added to theirs."""
+    line = loop(sizes.LINES)
+    column, taps = None, None
+    if name == "forward":
+        column = loop(sizes.OUTPUTS_2)
+        outer = [line, column]
+    else:
+        taps = [loop(taps) for taps in sizes.spatial("TAPS")]
+        outer = [line, *taps]
+    multiple = loop(sizes.GROUP_FILTERS)
+    outer.append(multiple)
+    sums = UOp.placeholder((count,), out.dtype, 100, AddrSpace.REG)
+    lane = loop(count)
+    zero = UOp.const(0.0, out.dtype)
+    ready = sums.after(*outer)[lane].store(zero).end(lane)
+    if name == "forward":
+        taps = [loop(taps) for taps in sizes.spatial("TAPS")]
+        inner = taps
+    else:
+        column = loop(sizes.OUTPUTS_2)
+        inner = [column]
+    lane = loop(count)
+    at = _depthwise_places(sizes, line, column, taps, multiple, first + lane)
+    to, a, b = [at[role] for role in _ROLES[name]]
+    place = sums.after(ready, *inner)[lane]
+    product = left[a].load() * right[b].load()
+    summed = place.store(place.load() + product)
+    sums = sums.after(_closed(summed, *inner, lane))
+    lane = loop(count)
+    start = [UOp.const(0, dtypes.int64)] * 3
+    taps, column = (start, column) if name == "forward" else (taps, start[0])
+    at = _depthwise_places(sizes, line, column, taps, multiple, first + lane)
+    place = out[at[_ROLES[name][0]]]
+    added = place.store(place.load() + sums[lane].load())
+    return _closed(added, *outer, lane)
