@@ -1,0 +1,59 @@
+"""Functions that are traced once: reuse, fusion, declared derivatives."""
+
+import numpy as np
+from tinygrad import GlobalCounters
+from tinygrad import Tensor
+
+from keras.src.backend.tinygrad.engine.functions import traced_once
+from keras.src.backend.tinygrad.engine.gradient import gradients
+
+X = np.array([1.0, -2.0, 3.0], "float32")
+
+
+def make(traces):
+    @traced_once(lambda a, b, y: [b, 10 * a])
+    def product(a, b):
+        traces.append(a.shape)
+        return a * b
+
+    return product
+
+
+def test_a_signature_is_traced_once():
+    traces = []
+    product = make(traces)
+    for scale in (1, 2, 3):
+        a, b = Tensor(X * scale), Tensor(X)
+        np.testing.assert_array_equal(product(a, b).numpy(), X * X * scale)
+    assert traces == [(3,)]
+    a = Tensor(np.ones((2, 3), "float32"))
+    product(a, a)
+    assert traces == [(3,), (2, 3)]
+
+
+def test_declared_derivatives_are_used():
+    product = make([])
+    a, b = Tensor(X).realize(), Tensor(X + 1).realize()
+    # The second is not the true one, so that it is seen to be used.
+    by_a, by_b = gradients((product(a, b) * 2).sum(), [a, b])
+    np.testing.assert_array_equal(by_a.numpy(), 2 * (X + 1))
+    np.testing.assert_array_equal(by_b.numpy(), 20 * X)
+
+
+def test_calls_fuse_with_what_surrounds_them():
+    product = make([])
+    a = Tensor(X).realize()
+    y = (product(product(a + 1, a) + 1, a) + 1).sum()
+    before = GlobalCounters.kernel_count
+    y.realize()
+    assert GlobalCounters.kernel_count - before <= 1
+    np.testing.assert_allclose(y.numpy(), (((X + 1) * X + 1) * X + 1).sum())
+
+
+def test_constants_and_dtypes():
+    product = make([])
+    two = Tensor(2.0, dtype="float64")
+    assert product(two, two).numpy() == 4
+    x = Tensor(X.astype("float64")).realize()
+    y = product(x, Tensor(3.0, dtype="float64").expand(3))
+    np.testing.assert_array_equal(y.numpy(), X * 3.0)
