@@ -97,6 +97,11 @@ class Spec:
     launches: tuple
 
 
+# Calls that stand for several launches: functions of the call's `View`s that
+# return them, by the name of the call's kernel.
+expansions = {}
+
+
 class Unsupported(Exception):
     """A graph that only tinygrad's own road runs."""
 
@@ -220,12 +225,16 @@ def _to_spec(calls, inputs, outputs):
         for uop in uops:
             index[uop] = len(slots)
             slots.append(_slot(role, uop))
-    programs = program_cache.compile_calls(calls)
+    programs = iter(
+        program_cache.compile_calls([c for c in calls if not _expansion(c)])
+    )
     launches = []
-    for call, program in zip(calls, programs):
+    for call in calls:
         kind = call.src[0].op
         if kind not in (Ops.SINK, Ops.PROGRAM, Ops.COPY):
             raise Unsupported(str(kind))
+        expand = _expansion(call)
+        program = None if expand else next(programs)
         args = get_call_arg_uops(call)
         if program is not None:
             args = [args[i] for i in program.arg.globals]
@@ -236,8 +245,18 @@ def _to_spec(calls, inputs, outputs):
                 index[base] = len(slots)
                 slots.append(_slot("scratch", base))
             views.append(View(index[base], offset, arg.max_numel(), arg.dtype))
-        launches.append(Launch(program, call.src[1].device, tuple(views)))
+        if expand:
+            launches += expand(views)
+        else:
+            device = call.src[1].device
+            launches.append(Launch(program, device, tuple(views)))
     return Spec(tuple(slots), tuple(launches))
+
+
+def _expansion(call):
+    if call.src[0].op is not Ops.SINK:
+        return None
+    return expansions.get(call.src[0].arg.name)
 
 
 def _slot(role, uop):

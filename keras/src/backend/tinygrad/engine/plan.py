@@ -22,7 +22,7 @@ from keras.src.backend.tinygrad.engine.internals import mv_address
 from keras.src.backend.tinygrad.engine.lowering import place_scratch
 
 # Where buffers can't be views of others.
-_NO_VIEWS = ("CL", "WEBGPU")
+NO_VIEWS = ("CL", "WEBGPU")
 _HOST = ("CPU", "NPY", "PYTHON")
 
 
@@ -135,7 +135,7 @@ class Plan:
             scratch = {
                 device: arena(level, device, nbytes)
                 for device, nbytes in self._arenas.items()
-                if not device.startswith(_NO_VIEWS)
+                if not device.startswith(NO_VIEWS)
             }
             self._runner.run(scratch, var_vals or {})
         self._count()

@@ -2,22 +2,23 @@
 
 The body of a loop is traced and compiled once. On the CPU a loop is one
 kernel (`scan_kernel`), and so is its gradient, which runs in the other
-direction; elsewhere the body is laid out once for each step.
+direction; on other devices its steps share their programs.
 """
 
 from tinygrad import Tensor
 
-from keras.src.backend.tinygrad.engine import scan_kernel
 from keras.src.backend.tinygrad.engine.alternatives import offer
 from keras.src.backend.tinygrad.engine.gemm import matmul
 from keras.src.backend.tinygrad.engine.gradient import custom_vjp
 from keras.src.backend.tinygrad.engine.internals import Ops
 from keras.src.backend.tinygrad.engine.internals import UOp
 from keras.src.backend.tinygrad.engine.lowering import Unsupported
+from keras.src.backend.tinygrad.engine.plan import NO_VIEWS
 from keras.src.backend.tinygrad.engine.scan_body import differentiate
 from keras.src.backend.tinygrad.engine.scan_body import split
 from keras.src.backend.tinygrad.engine.scan_body import split_products
 from keras.src.backend.tinygrad.engine.scan_body import trace
+from keras.src.backend.tinygrad.engine.scan_kernel import launch
 
 
 def scan(fn, carries, xs, length, device, reverse=False):
@@ -102,9 +103,9 @@ def _launch(body, inputs, length, reverse):
         is one.
     """
     device = body.outputs[0].device
-    if scan_kernel.runs_loops(device):
+    if not device.startswith(NO_VIEWS):
         try:
-            return scan_kernel.launch(body, inputs, length, reverse)
+            return launch(body, inputs, length, reverse)
         except Unsupported:
             pass
     return _lay_out(body, inputs, length, reverse)

@@ -1,6 +1,7 @@
 """One step of a loop as a graph, and the step of the loop's gradient."""
 
 import dataclasses
+import hashlib
 import math
 
 from tinygrad import Tensor
@@ -56,13 +57,27 @@ class Body:
 
     def key(self):
         """Returns a hashable that is equal for bodies that do the same."""
+        parts = (self.carries, self.xs, self.consts, self.ys)
+        return (*map(len, parts), self._canonical().key)
+
+    def digest(self, *more):
+        """Returns a name for what the body does, the same in any process.
+
+        Args:
+            *more: Strings that the name depends on too.
+        """
+        parts = (self.carries, self.xs, self.consts, self.ys)
+        text = repr((*map(len, parts), *more))
+        digest = hashlib.sha256(self._canonical().digest() + text.encode())
+        return digest.hexdigest()[:32]
+
+    def _canonical(self):
         params = {
             p: UOp.param(i, p.dtype, p.shape, p.device)
             for i, p in enumerate(self.placeholders)
         }
         roots = UOp.sink(*self.outputs).substitute(params, walk=True).src
-        parts = (self.carries, self.xs, self.consts, self.ys)
-        return (*map(len, parts), canonicalize(list(roots)).key)
+        return canonicalize(list(roots))
 
 
 def trace(fn, carries, xs, device):

@@ -1,13 +1,15 @@
-"""Loops as kernels: a body's plan called once for each step.
+"""Loops as single calls in the graph.
 
-The kernel receives the addresses of the body's programs in a buffer of
-words, which also holds the number of steps and how far each address advances
-from step to step: so one kernel serves all loops whose bodies call programs
-of the same form.
+On the CPU the call is a kernel, which receives the addresses of the body's
+programs in a buffer of words. The words also hold the number of steps and how
+far each address advances from step to step: so one kernel serves all loops
+whose bodies call programs of the same form.
+
+On other devices the call stands for the launches of all steps, which take its
+place when the graph is lowered.
 """
 
 import collections
-import dataclasses
 import functools
 import itertools
 import weakref
@@ -15,45 +17,35 @@ import weakref
 from tinygrad import Tensor
 from tinygrad import dtypes
 
-from keras.src.backend.tinygrad.engine.canonical import canonicalize
-from keras.src.backend.tinygrad.engine.canonical import superseded_stores
 from keras.src.backend.tinygrad.engine.handwritten import constant_words
 from keras.src.backend.tinygrad.engine.handwritten import kernel
-from keras.src.backend.tinygrad.engine.handwritten import on_cpu
 from keras.src.backend.tinygrad.engine.internals import ClangRenderer
 from keras.src.backend.tinygrad.engine.internals import CPULLVMRenderer
 from keras.src.backend.tinygrad.engine.internals import Device
+from keras.src.backend.tinygrad.engine.internals import KernelInfo
 from keras.src.backend.tinygrad.engine.internals import Ops
 from keras.src.backend.tinygrad.engine.internals import UOp
 from keras.src.backend.tinygrad.engine.internals import get_runtime
-from keras.src.backend.tinygrad.engine.lowering import Unsupported
-from keras.src.backend.tinygrad.engine.lowering import lower
-from keras.src.backend.tinygrad.engine.lowering import own_buffer
-from keras.src.backend.tinygrad.engine.lowering import place_scratch
-from keras.src.backend.tinygrad.engine.scan_body import stripped
+from keras.src.backend.tinygrad.engine.lowering import Launch
+from keras.src.backend.tinygrad.engine.lowering import View
+from keras.src.backend.tinygrad.engine.lowering import expansions
+from keras.src.backend.tinygrad.engine.scan_program import Layout
+from keras.src.backend.tinygrad.engine.scan_program import compiled
+from keras.src.backend.tinygrad.engine.scan_program import places
+from keras.src.backend.tinygrad.engine.scan_program import stored
 
-# A program may load vectors, so each step's slice starts at a multiple.
-_ALIGNMENT = 64
 # tinygrad launches CPU programs with at most this many arguments.
 _MAX_ARGUMENTS = 63
 _CAPACITY = 1024
 
-_programs = collections.OrderedDict()
 _words = collections.OrderedDict()
 
 
-def runs_loops(device):
-    """Whether a device's loops can be kernels."""
-    return device == "CPU" and isinstance(
-        Device[device].renderer, (ClangRenderer, CPULLVMRenderer)
-    )
-
-
 def launch(body, inputs, length, reverse):
-    """Runs a loop as a kernel, lazily.
+    """Runs a loop, lazily and without a gradient.
 
     Args:
-        body: `Body` whose placeholders are on the CPU.
+        body: `Body`.
         inputs: List of `Tensor`s: carries, xs with the loop's axis first,
             and consts.
         length: Number of steps, at least 1.
@@ -61,36 +53,42 @@ def launch(body, inputs, length, reverse):
 
     Returns:
         List of the final carries, list of the stacked results, and the
-        `CALL` uop of all of them.
+        `CALL` uop of all of them, or `None` where nothing is to be called.
 
     Raises:
-        Unsupported: If the body needs what a loop's kernel does not offer.
+        Unsupported: If the body needs what a plan does not offer.
     """
     n, m = len(body.carries), len(body.xs)
     carries, xs, consts = inputs[:n], inputs[n : n + m], inputs[n + m :]
-    places, own = _places(body)
-    if not carries and not own:
+    if not carries and not places(body)[1]:
         ys = [
             xs[i].reshape(length, *uop.shape)
-            for (_, i), uop in zip(places, body.ys)
+            for (_, i), uop in zip(places(body)[0], body.ys)
         ]
         return [], ys, None
-    program = _program(body)
-    layout = _Layout(program, length, reverse)
-    stacks = [
-        _empty(layout.rows(i), row) for i, row in enumerate(program.carry_rows)
-    ]
-    results = [_empty(length, row) for row in program.result_rows]
-    scratch = Tensor.empty(program.scratch, dtype=dtypes.uint8, device="CPU")
-    written = [*stacks, *results, scratch]
+    program = compiled(body)
+    device = program.device
     slices = [row.lay_out(t) for row, t in zip(program.x_rows, xs)]
-    read = [
-        *[on_cpu(t).reshape(-1) for t in carries],
-        *[t for t, _ in slices],
-        *[on_cpu(t).reshape(-1) for t in consts],
+    layout = Layout(program, length, reverse, [start for _, start in slices])
+    stacks = [
+        row.empty(layout.rows(i)) for i, row in enumerate(program.carry_rows)
     ]
-    words = layout.words([start for _, start in slices])
-    call = program.kernel().call(*[t.uop for t in (*written, *read)], words.uop)
+    results = [row.empty(length) for row in program.result_rows]
+    arguments = [
+        *stacks,
+        *results,
+        Tensor.empty(program.scratch, dtype=dtypes.uint8, device=device),
+        *[stored(t, device) for t in carries],
+        *[t for t, _ in slices],
+        *[stored(t, device) for t in consts],
+    ]
+    calls = _calls(program)
+    if calls is not None and len(arguments) < _MAX_ARGUMENTS:
+        sink = _kernel(n, len(results), m, len(consts), calls)
+        arguments.append(_layout_words(layout))
+    else:
+        sink = _marker(body, layout)
+    call = sink.call(*[t.uop for t in arguments], grad_fxn=_no_gradient)
     stacks = [Tensor(t.uop.after(call)) for t in stacks]
     results = [Tensor(t.uop.after(call)) for t in results]
     final = [
@@ -112,222 +110,63 @@ def launch(body, inputs, length, reverse):
     return final, ys, call
 
 
-def _empty(count, row):
-    return Tensor.empty(count * row.width, dtype=row.dtype, device="CPU")
+def _no_gradient(*cotangents, call=None):
+    # A loop itself declares a gradient around its call; the loop that
+    # computes that gradient does not.
+    raise NotImplementedError(
+        "The gradient of the gradient of a loop (a recurrent layer, `scan`, "
+        "`map`, `fori_loop`, `while_loop`) is not supported with the tinygrad "
+        "backend. Unroll the loop (`unroll=True`) to differentiate it twice."
+    )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Row:
-    """How one step's slice of a buffer lies in it.
+def _calls(program):
+    """Returns what the kernel of a loop calls in each step.
 
-    Attributes:
-        size: Number of elements.
-        dtype: tinygrad `DType`.
+    Returns:
+        Tuple with a pair for each call: its arguments, as in
+        `Program.launches`, and the shard, or `None`. `None` if the loop
+        can't be a kernel.
     """
-
-    size: int
-    dtype: object
-
-    @property
-    def nbytes(self):
-        return self.size * self.dtype.itemsize
-
-    @property
-    def width(self):
-        """Number of elements from one row to the next."""
-        return self.stride // self.dtype.itemsize
-
-    @property
-    def stride(self):
-        """Number of bytes from one row to the next."""
-        return -(-self.nbytes // _ALIGNMENT) * _ALIGNMENT
-
-    def lay_out(self, tensor):
-        """Lays a tensor's slices out as rows.
-
-        Args:
-            tensor: `Tensor` of shape `(length, ...)`.
-
-        Returns:
-            Pair of a flat `Tensor` with storage, and the byte at which the
-            first row starts in it.
-        """
-        found = self._find(stripped(tensor.uop), tensor.shape[0])
-        if found is not None:
-            return found
-        flat = tensor.reshape(tensor.shape[0], self.size)
-        if self.width != self.size:
-            flat = flat.pad(((0, 0), (0, self.width - self.size)))
-        return on_cpu(flat).reshape(-1), 0
-
-    def _find(self, uop, length):
-        """Finds rows that another loop left, to read them where they are."""
-        first, count = 0, length
-        if uop.op is Ops.SHRINK and len(uop.shape) == 2:
-            (first, stop), columns = uop.marg
-            if (stop - first, columns) != (length, (0, self.size)):
-                return None
-            count, width = uop.src[0].shape
-            if width != self.width:
-                return None
-            uop = stripped(uop.src[0])
-        if (
-            uop.op in (Ops.AFTER, Ops.BUFFER)
-            and uop.device == "CPU"
-            and uop.dtype == self.dtype
-            and uop.max_numel() == count * self.width
-        ):
-            return Tensor(uop).reshape(-1), first * self.stride
+    if program.device != "CPU" or not isinstance(
+        Device["CPU"].renderer, (ClangRenderer, CPULLVMRenderer)
+    ):
         return None
-
-    def cut(self, tensor, start, stop):
-        """Returns rows as a tensor of shape `(stop - start, size)`."""
-        rows = tensor.reshape(-1, self.width)
-        return rows.shrink(((start, stop), (0, self.size)))
-
-
-class _Program:
-    """The compiled body of a loop.
-
-    Attributes:
-        places: List with a pair for each result of the body: `("result", i)`
-            where it has a buffer, `("before", i)` or `("after", i)` where it
-            is carry i before or after the step, `("x", i)` where it is a
-            slice.
-        stacked: Set of the carries of which all steps' values are kept.
-        carry_rows, x_rows, result_rows: Lists of `_Row`s.
-        scratch: Bytes that a step uses besides.
-        runtimes: List of the loaded programs.
-        addresses: List of the addresses of the calls' programs.
-    """
-
-    def __init__(self, body):
-        self.places, own = _places(body)
-        self.stacked = {
-            i for kind, i in self.places if kind in ("before", "after")
-        }
-        spec, outputs = lower_body(body, (*body.new_carries, *own))
-        n, m = len(body.carries), len(body.xs)
-        rows = [_Row(s.size, s.dtype) for s in spec.slots]
-        first = len(body.placeholders)
-        self.carry_rows = rows[:n]
-        self.x_rows = rows[n : n + m]
-        self.result_rows = rows[first + n : first + outputs]
-        self._consts = len(body.consts)
-        offsets, arenas = place_scratch(spec)
-        self.scratch = max(arenas.get("CPU", 0), 1)
-        self.addresses, self.runtimes, self._calls = [], [], []
-        kinds = [("before", i) for i in range(n)]
-        kinds += [("x", j) for j in range(m)]
-        kinds += [("const", k) for k in range(self._consts)]
-        kinds += [("after", i) for i in range(n)]
-        kinds += [("result", i) for i in range(len(self.result_rows))]
-        for one in spec.launches:
-            args = [
-                ("scratch", 0, view.offset + offsets[view.slot])
-                if view.slot in offsets
-                else (*kinds[view.slot], view.offset)
-                for view in one.args
-            ]
-            self._add(one, args)
-        if self.arguments > _MAX_ARGUMENTS:
-            raise Unsupported("a loop over so many buffers")
-
-    @property
-    def arguments(self):
-        """Number of the kernel's arguments."""
-        return (
-            2 * len(self.carry_rows)
-            + len(self.result_rows)
-            + len(self.x_rows)
-            + self._consts
-            + 2
-        )
-
-    def _add(self, launch, args):
-        if launch.program is None or launch.device != "CPU":
-            raise Unsupported("a copy between devices in a loop")
-        info = launch.program.arg
-        names = [v.expr for v in info.vars]
+    calls = []
+    for one, arguments in program.launches:
+        if one.program is None or one.device != "CPU":
+            return None
+        shards, names = _shards(one.program)
         if names not in ([], ["core_id"]):
-            raise Unsupported("a symbolic value in a loop")
-        runtime = get_runtime("CPU", launch.program)
-        self.runtimes.append(runtime)
-        for core in range(info.global_size[0] if names else 1):
-            self.addresses.append(runtime.addr)
-            self._calls.append((tuple(args), core if names else None))
-
-    def kernel(self):
-        """Returns the `SINK` uop of the loop."""
-        return _kernel(
-            len(self.carry_rows),
-            len(self.result_rows),
-            len(self.x_rows),
-            self._consts,
-            tuple(self._calls),
-        )
+            return None
+        calls += [(arguments, core if names else None) for core in shards]
+    return tuple(calls)
 
 
-class _Layout:
-    """Where the steps of a loop read and write.
+def _shards(program):
+    names = [v.expr for v in program.arg.vars]
+    return range(program.arg.global_size[0] if names else 1), names
 
-    A carry before step `t` is in row `t` of its buffer, or, if the loop runs
-    in reverse, in row `length - t`, and after it in the next one. Where only
-    the last value matters there are two rows, which take turns.
-    """
 
-    def __init__(self, program, length, reverse):
-        self._program, self._length = program, length
-        self._reverse = reverse
-
-    def rows(self, carry):
-        """Number of rows of a carry's buffer."""
-        return self._length + 1 if carry in self._program.stacked else 2
-
-    def last(self, carry):
-        """Row of a carry after the last step."""
-        if carry not in self._program.stacked:
-            return self._length % 2
-        return 0 if self._reverse else self._length
-
-    def first(self, kind):
-        """First of the rows that hold the carry before, or after, each step."""
-        return int((kind == "before") == self._reverse)
-
-    def words(self, starts):
-        """Returns the kernel's words, one tensor for equal ones.
-
-        Args:
-            starts: List of the bytes at which the xs start.
-        """
-        program, steps = self._program, self._length
-        values = [steps]
-        for i, row in enumerate(program.carry_rows):
-            if i not in program.stacked:
-                values += [0, row.stride, 1, row.nbytes]
-            elif self._reverse:
-                values += [steps * row.stride, -row.stride, -1, row.nbytes]
-            else:
-                values += [0, row.stride, -1, row.nbytes]
-        starts = [*starts, *[0] * len(program.result_rows)]
-        rows = [*program.x_rows, *program.result_rows]
-        for start, row in zip(starts, rows):
-            if self._reverse:
-                values += [start + (steps - 1) * row.stride, -row.stride]
-            else:
-                values += [start, row.stride]
-        values += program.addresses
-        key = tuple(value % 2**64 for value in values)
-        if key not in _words:
-            _words[key] = constant_words(key)
-            # A plan may hold the words longer than this table does.
-            weakref.finalize(
-                _words[key].uop.buffer, list.clear, list(program.runtimes)
-            )
-            if len(_words) > _CAPACITY:
-                _words.popitem(last=False)
-        _words.move_to_end(key)
-        return _words[key]
+def _layout_words(layout):
+    """Returns the words of a loop's kernel, one tensor for equal ones."""
+    program = layout.program
+    values = [layout.length]
+    for place, row in zip(layout.carries, program.carry_rows):
+        values += [*place, row.nbytes]
+    values += itertools.chain(*layout.slices)
+    runtimes = [get_runtime("CPU", one.program) for one, _ in program.launches]
+    for runtime, (one, _) in zip(runtimes, program.launches):
+        values += [runtime.addr] * len(_shards(one.program)[0])
+    key = tuple(value % 2**64 for value in values)
+    if key not in _words:
+        _words[key] = constant_words(key)
+        # A plan may hold the words longer than this table does.
+        weakref.finalize(_words[key].uop.buffer, list.clear, runtimes)
+        if len(_words) > _CAPACITY:
+            _words.popitem(last=False)
+    _words.move_to_end(key)
+    return _words[key]
 
 
 @functools.cache
@@ -397,80 +236,49 @@ def _kernel(carries, results, xs, consts, calls):
     return kernel(done[0].end(step), f"scan_{len(calls)}")
 
 
-def _program(body):
-    """Returns the `_Program` of a body, compiled once for equal ones."""
-    key = body.key()
-    if key not in _programs:
-        _programs[key] = _Program(body)
-        if len(_programs) > _CAPACITY:
-            _programs.popitem(last=False)
-    _programs.move_to_end(key)
-    return _programs[key]
+def _marker(body, layout):
+    """Returns a `SINK` uop that is replaced by the launches of all steps."""
+    where = f"{layout.length} {layout.carries} {layout.slices}"
+    name = f"loop_{body.digest(where)}"
+    expansions[name] = functools.partial(_expand, layout)
+    # Compiled by itself it would be an error.
+    marker = UOp(Ops.CUSTOM, dtypes.void, arg=f"#error {name}")
+    return UOp.sink(marker, arg=KernelInfo(name=name), tag=1)
 
 
-def _places(body):
-    """Finds which results of a body are a carry before or after the step.
+def _expand(layout, views):
+    """Returns the launches of a loop, over the views that its call got."""
+    program = layout.program
+    n, m = len(program.carry_rows), len(program.x_rows)
+    views = iter(views)
 
-    Returns:
-        List of the pairs of `_Program.places`, and list of the results that
-        need buffers of their own.
-    """
-    known = {p: ("before", i) for i, p in enumerate(body.carries)}
-    known.update({p: ("x", i) for i, p in enumerate(body.xs)})
-    for i, uop in enumerate(body.new_carries):
-        known.setdefault(stripped(uop), ("after", i))
-    places, own = [], []
-    for uop in body.ys:
-        value = stripped(uop)
-        if value not in known:
-            known[value] = ("result", len(own))
-            own.append(uop)
-        places.append(known[value])
-    return places, own
+    def take(count):
+        return list(itertools.islice(views, count))
 
-
-def lower_body(body, values):
-    """Lowers a body.
-
-    Args:
-        body: `Body`.
-        values: Tuple of the uops of its graph that are wanted.
-
-    Returns:
-        Pair of the `Spec`, whose slots are those of the body's placeholders,
-        of the values, and of scratch memory, and the number of values.
-    """
-    roots, outputs = _stores(values)
-    places = {
-        p: UOp.new_buffer(p.device, p.max_numel(), p.dtype)
-        for p in body.placeholders
-    }
-    roots = list(UOp.sink(*roots).substitute(places, walk=True).src)
-    inputs = list(places.values())
-    return lower(canonicalize(roots), roots, inputs, outputs), len(outputs)
+    stacks, results = take(n), take(len(program.result_rows))
+    (scratch,) = take(1)
+    first, slices, consts = take(n), take(m), take(program.consts)
+    launches = []
+    for i, (stack, source) in enumerate(zip(stacks, first)):
+        target = _shifted(stack, layout.carry_at(i, 0), source)
+        launches.append(Launch(None, program.device, (target, source)))
+    for step in range(layout.length):
+        bases = {
+            "before": lambda i: (stacks[i], layout.carry_at(i, step)),
+            "after": lambda i: (stacks[i], layout.carry_at(i, step + 1)),
+            "x": lambda i: (slices[i], layout.slice_at(i, step)),
+            "result": lambda i: (results[i], layout.slice_at(m + i, step)),
+            "const": lambda i: (consts[i], 0),
+            "scratch": lambda i: (scratch, 0),
+        }
+        for one, arguments in program.launches:
+            args = []
+            for (kind, i, offset), view in zip(arguments, one.args):
+                base, start = bases[kind](i)
+                args.append(_shifted(base, start + offset, view))
+            launches.append(Launch(one.program, one.device, tuple(args)))
+    return launches
 
 
-def _stores(values):
-    """Gives each value a buffer, and lets later ones read earlier ones.
-
-    Returns:
-        Pair of lists: the roots of the graph, and the `BUFFER` uops, in the
-        order of `values`.
-    """
-    sink = UOp.sink(*values)
-    position = {u: i for i, u in enumerate(sink.toposort(enter_calls=False))}
-    superseded = superseded_stores(values)
-    stored, roots, buffers = {}, {}, {}
-    for i in sorted(range(len(values)), key=lambda i: position[values[i]]):
-        value = stripped(values[i]).substitute(stored, walk=True)
-        root, buffer = own_buffer(value, superseded)
-        if buffer in buffers.values():
-            size = value.max_numel()
-            buffer = UOp.new_buffer(value.device, size, value.dtype)
-            target = buffer.reshape(value.shape)
-            root = target.after(target.store(value))
-        elif root is not value:
-            stored[stripped(values[i])] = root
-        roots[i], buffers[i] = root, buffer
-    order = range(len(values))
-    return [roots[i] for i in order], [buffers[i] for i in order]
+def _shifted(base, offset, like):
+    return View(base.slot, base.offset + offset, like.size, like.dtype)

@@ -17,7 +17,8 @@ from keras.src.backend.tinygrad.engine.realize import realize
 from keras.src.backend.tinygrad.engine.runtime_lock import lock
 from keras.src.backend.tinygrad.engine.scan import declare
 from keras.src.backend.tinygrad.engine.scan import gradient
-from keras.src.backend.tinygrad.engine.scan_kernel import lower_body
+from keras.src.backend.tinygrad.engine.scan_program import lower_body
+from keras.src.backend.tinygrad.engine.scan_program import stored
 
 _CAPACITY = 1024
 _plans = collections.OrderedDict()
@@ -41,10 +42,11 @@ def run_while(body, carries, limit=None):
         Unsupported: If the body needs what a plan does not offer.
     """
     inputs = [*carries, *map(Tensor, body.sources)]
-    stored = [_stored(t, body.outputs[0].device) for t in inputs]
+    device = body.outputs[0].device
+    ready = [stored(t, device) for t in inputs]
     with lock:
-        realize(*stored)
-        held = [buffers[t.uop.base] for t in stored]
+        realize(*ready)
+        held = [buffers[t.uop.base] for t in ready]
         plan, n = _plan(body), len(carries)
         for count in itertools.count(1):
             *held[:n], flag = plan.run(held)
@@ -60,12 +62,6 @@ def run_while(body, carries, limit=None):
         return gradient(loop, inputs, cotangents, count)
 
     return declare(results, inputs, vjp)
-
-
-def _stored(tensor, device):
-    if tensor.device is None:
-        return tensor.clone(device=device)
-    return tensor.to(device).contiguous().reshape(-1)
 
 
 def _plan(body):
