@@ -106,7 +106,6 @@ from keras.src.backend.tinygrad.numpy.elementwise import real
 from keras.src.backend.tinygrad.numpy.elementwise import reciprocal
 from keras.src.backend.tinygrad.numpy.elementwise import right_shift
 from keras.src.backend.tinygrad.numpy.elementwise import round
-from keras.src.backend.tinygrad.numpy.elementwise import select
 from keras.src.backend.tinygrad.numpy.elementwise import sign
 from keras.src.backend.tinygrad.numpy.elementwise import signbit
 from keras.src.backend.tinygrad.numpy.elementwise import sin
@@ -119,11 +118,12 @@ from keras.src.backend.tinygrad.numpy.elementwise import tan
 from keras.src.backend.tinygrad.numpy.elementwise import tanh
 from keras.src.backend.tinygrad.numpy.elementwise import true_divide
 from keras.src.backend.tinygrad.numpy.elementwise import trunc
-from keras.src.backend.tinygrad.numpy.elementwise import where
 from keras.src.backend.tinygrad.numpy.indexing import nonzero
+from keras.src.backend.tinygrad.numpy.indexing import select
 from keras.src.backend.tinygrad.numpy.indexing import take
 from keras.src.backend.tinygrad.numpy.indexing import take_along_axis
 from keras.src.backend.tinygrad.numpy.indexing import unravel_index
+from keras.src.backend.tinygrad.numpy.indexing import where
 from keras.src.backend.tinygrad.numpy.manipulation import append
 from keras.src.backend.tinygrad.numpy.manipulation import array_split
 from keras.src.backend.tinygrad.numpy.manipulation import broadcast_to

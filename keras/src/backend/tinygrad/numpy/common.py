@@ -189,6 +189,11 @@ def to_axes(axis, ndim):
     return result
 
 
+def along(axis, index):
+    """Returns the index that applies `index` to one non-negative axis."""
+    return (slice(None),) * axis + (index,)
+
+
 def last_axis_view(x, axes):
     """Moves `axes` to the end and flattens them into one axis."""
     rest = [a for a in range(x.ndim) if a not in axes]

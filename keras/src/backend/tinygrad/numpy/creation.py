@@ -22,6 +22,7 @@ from keras.src.backend.tinygrad.numpy.common import to_ints
 from keras.src.backend.tinygrad.numpy.common import to_operand
 from keras.src.backend.tinygrad.numpy.elementwise import exp2
 from keras.src.backend.tinygrad.numpy.elementwise import power
+from keras.src.backend.tinygrad.numpy.reduction import cumprod
 
 
 def array(x, dtype=None):
@@ -232,8 +233,6 @@ def _window(fn, x):
 
 
 def vander(x, N=None, increasing=False):
-    from keras.src.backend.tinygrad.numpy.reduction import cumprod
-
     x = convert_to_tensor(x)
     count = x.shape[0] if N is None else N
     if count == 0:

@@ -631,37 +631,3 @@ def _shift_inside(x, y):
     if y.dtype in tinygrad_dtypes.sints:
         inside = inside & (y > -1)
     return inside, inside.where(y, 0)
-
-
-# Selection.
-
-
-def select(condlist, choicelist, default=0):
-    if len(condlist) != len(choicelist):
-        raise ValueError(
-            "`select` expects as many conditions as choices. Received: "
-            f"{len(condlist)} conditions and {len(choicelist)} choices."
-        )
-    *choices, result = promote(*choicelist, default)
-    conditions = [convert_to_tensor(c) for c in condlist]
-    for condition in conditions:
-        if condition.dtype != tinygrad_dtypes.bool:
-            raise TypeError(
-                "`select` expects boolean conditions. Received: "
-                f"dtype={dtype_of(condition)}"
-            )
-    check_broadcast("select", *conditions, *choices, result)
-    for condition, choice in zip(reversed(conditions), reversed(choices)):
-        result = condition.where(choice, result)
-    return result
-
-
-def where(condition, x1=None, x2=None):
-    condition = convert_to_tensor(condition, "bool")
-    if x1 is None and x2 is None:
-        from keras.src.backend.tinygrad.numpy.indexing import nonzero
-
-        return nonzero(condition)
-    x1, x2 = promote(x1, x2)
-    check_broadcast("where", condition, x1, x2)
-    return condition.where(x1, x2)

@@ -1,4 +1,4 @@
-"""Reads of elements by index."""
+"""Reads of elements by index, and selections by condition."""
 
 import numpy as np
 from tinygrad import Tensor
@@ -9,11 +9,12 @@ from keras.src.backend.tinygrad.core import cast
 from keras.src.backend.tinygrad.core import convert_to_numpy
 from keras.src.backend.tinygrad.core import convert_to_tensor
 from keras.src.backend.tinygrad.engine.indexing import gather_rows
+from keras.src.backend.tinygrad.numpy.common import along
+from keras.src.backend.tinygrad.numpy.common import check_broadcast
 from keras.src.backend.tinygrad.numpy.common import dtype_of
 from keras.src.backend.tinygrad.numpy.common import is_float
+from keras.src.backend.tinygrad.numpy.common import promote
 from keras.src.backend.tinygrad.numpy.common import to_ints
-from keras.src.backend.tinygrad.numpy.manipulation import along
-from keras.src.backend.tinygrad.numpy.manipulation import moveaxis
 
 
 def take(x, indices, axis=None):
@@ -26,7 +27,7 @@ def take(x, indices, axis=None):
         _check_in_range("take", np.asarray(indices), total)
         return x[along(axis, indices)]
     index, inside = _to_index("take", indices, total)
-    rows = moveaxis(x, axis, 0)
+    rows = x.permute(axis, *[a for a in range(x.ndim) if a != axis])
     taken = gather_rows(rows, index)
     if inside is not None:
         inside = inside.reshape(index.shape + (1,) * (x.ndim - 1))
@@ -133,3 +134,32 @@ def unravel_index(indices, shape):
         parts.append((index % s).cast(convert_to_tensor(indices).dtype))
         index = index // s
     return tuple(reversed(parts))
+
+
+def select(condlist, choicelist, default=0):
+    if len(condlist) != len(choicelist):
+        raise ValueError(
+            "`select` expects as many conditions as choices. Received: "
+            f"{len(condlist)} conditions and {len(choicelist)} choices."
+        )
+    *choices, result = promote(*choicelist, default)
+    conditions = [convert_to_tensor(c) for c in condlist]
+    for condition in conditions:
+        if condition.dtype != tinygrad_dtypes.bool:
+            raise TypeError(
+                "`select` expects boolean conditions. Received: "
+                f"dtype={dtype_of(condition)}"
+            )
+    check_broadcast("select", *conditions, *choices, result)
+    for condition, choice in zip(reversed(conditions), reversed(choices)):
+        result = condition.where(choice, result)
+    return result
+
+
+def where(condition, x1=None, x2=None):
+    condition = convert_to_tensor(condition, "bool")
+    if x1 is None and x2 is None:
+        return nonzero(condition)
+    x1, x2 = promote(x1, x2)
+    check_broadcast("where", condition, x1, x2)
+    return condition.where(x1, x2)

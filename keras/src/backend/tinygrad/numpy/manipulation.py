@@ -9,17 +9,16 @@ from keras.src.backend.tinygrad.core import cast
 from keras.src.backend.tinygrad.core import convert_to_numpy
 from keras.src.backend.tinygrad.core import convert_to_tensor
 from keras.src.backend.tinygrad.core import to_tinygrad_dtype
+from keras.src.backend.tinygrad.numpy import elementwise
 from keras.src.backend.tinygrad.numpy import reduction
+from keras.src.backend.tinygrad.numpy.common import along
 from keras.src.backend.tinygrad.numpy.common import as_tensors
 from keras.src.backend.tinygrad.numpy.common import dtype_of
 from keras.src.backend.tinygrad.numpy.common import is_float
 from keras.src.backend.tinygrad.numpy.common import to_axes
 from keras.src.backend.tinygrad.numpy.common import to_ints
-
-
-def along(axis, index):
-    """Returns the index that applies `index` to one non-negative axis."""
-    return (slice(None),) * axis + (index,)
+from keras.src.backend.tinygrad.numpy.creation import linspace
+from keras.src.backend.tinygrad.numpy.indexing import take
 
 
 def _require_rank(name, x, rank):
@@ -320,8 +319,6 @@ def dsplit(x, indices_or_sections):
 
 
 def repeat(x, repeats, axis=None):
-    from keras.src.backend.tinygrad.numpy.indexing import take
-
     x = convert_to_tensor(x)
     if axis is None:
         x, axis = x.reshape(-1), 0
@@ -498,7 +495,6 @@ def _runs(index):
 
 
 def _pad_statistic(x, axis, before, after, mode):
-    from keras.src.backend.tinygrad.numpy import elementwise
     from keras.src.backend.tinygrad.numpy import statistics
 
     functions = {
@@ -519,8 +515,6 @@ def _pad_statistic(x, axis, before, after, mode):
 
 
 def _pad_ramp(x, axis, before, after):
-    from keras.src.backend.tinygrad.numpy.creation import linspace
-
     def ramp(edge, count):
         edge = edge.squeeze(axis)
         return linspace(

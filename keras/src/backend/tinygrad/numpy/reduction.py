@@ -19,6 +19,8 @@ from keras.src.backend.tinygrad.numpy.common import last_axis_view
 from keras.src.backend.tinygrad.numpy.common import promote
 from keras.src.backend.tinygrad.numpy.common import to_axes
 from keras.src.backend.tinygrad.numpy.elementwise import isclose
+from keras.src.backend.tinygrad.numpy.elementwise import maximum
+from keras.src.backend.tinygrad.numpy.elementwise import minimum
 
 # Wide enough for the sums and products of narrow integers.
 ACCUMULATORS = {
@@ -30,7 +32,7 @@ ACCUMULATORS = {
 }
 
 
-def accumulator(dtype):
+def _accumulator(dtype):
     """Returns the dtype in which values of `dtype` add up."""
     return ACCUMULATORS.get(dtype, dtype)
 
@@ -43,13 +45,13 @@ def _reduce(fn, x, axis, keepdims):
 
 def sum(x, axis=None, keepdims=False):
     x = convert_to_tensor(x)
-    x = cast(x, accumulator(dtype_of(x)))
+    x = cast(x, _accumulator(dtype_of(x)))
     return _reduce(Tensor.sum, x, axis, keepdims)
 
 
 def prod(x, axis=None, keepdims=False, dtype=None):
     x = convert_to_tensor(x)
-    dtype = accumulator(dtype_of(x)) if dtype is None else dtype
+    dtype = _accumulator(dtype_of(x)) if dtype is None else dtype
     x = cast(x, dtype)
     if is_float(x):
         x = cast(x, at_least_float32(x.dtype))
@@ -148,20 +150,16 @@ def amin(x, axis=None, keepdims=False):
 
 
 def _extremum(name, fn, x, axis, keepdims, initial=None):
-    from keras.src.backend.tinygrad.numpy import elementwise
-
     x = convert_to_tensor(x)
     axes = to_axes(axis, x.ndim)
     if initial is not None:
-        # One element more along each axis; then no axis is empty.
         start = convert_to_tensor(initial, x.dtype)
-        if any_empty(x, axes):
+        if _any_empty(x, axes):
             shape = keep_axes(x.shape, axes)
             shape = shape if keepdims else _drop(shape, axes)
             return start.expand(shape)
         result = _extremum(name, fn, x, axis, keepdims)
-        combine = {"max": elementwise.maximum, "min": elementwise.minimum}
-        return combine[name](result, start)
+        return (maximum if name == "max" else minimum)(result, start)
     _refuse_empty(name, x, axes)
     result = _reduce(fn, x, axis, keepdims)
     if not is_float(x):
@@ -169,7 +167,7 @@ def _extremum(name, fn, x, axis, keepdims, initial=None):
     return any(x.ne(x), axis, keepdims).where(math.nan, result)
 
 
-def any_empty(x, axes):
+def _any_empty(x, axes):
     return 0 in [x.shape[a] for a in axes]
 
 
@@ -178,7 +176,7 @@ def _drop(shape, axes):
 
 
 def _refuse_empty(name, x, axes):
-    if any_empty(x, axes):
+    if _any_empty(x, axes):
         raise ValueError(
             f"Cannot compute the {name} of an empty tensor. Received: shape "
             f"{x.shape}, reduced over axes {axes}"

@@ -17,6 +17,7 @@ from keras.src.backend.tinygrad.engine.indexing import gather_rows
 from keras.src.backend.tinygrad.engine.indexing import scatter_rows
 from keras.src.backend.tinygrad.numpy import elementwise
 from keras.src.backend.tinygrad.numpy import reduction
+from keras.src.backend.tinygrad.numpy.common import along
 from keras.src.backend.tinygrad.numpy.common import at_least_float32
 from keras.src.backend.tinygrad.numpy.common import constant
 from keras.src.backend.tinygrad.numpy.common import dtype_of
@@ -28,7 +29,6 @@ from keras.src.backend.tinygrad.numpy.common import last_axis_view
 from keras.src.backend.tinygrad.numpy.common import promote
 from keras.src.backend.tinygrad.numpy.common import result_type
 from keras.src.backend.tinygrad.numpy.common import to_axes
-from keras.src.backend.tinygrad.numpy.manipulation import along
 from keras.src.backend.tinygrad.numpy.manipulation import diff
 from keras.src.backend.tinygrad.numpy.sorting import sort
 

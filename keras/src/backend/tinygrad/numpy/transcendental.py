@@ -569,10 +569,15 @@ _I0_FAR = Approximation(
 )
 
 
-def i0(x):
+def _i0(x):
     size = magnitude(x)
     near = size < 8
     inner, outer = near.where(size, 0), near.where(8, size)
     scaled = near.where(_I0_NEAR(inner), _I0_FAR(1 / outer) / outer.sqrt())
     root = exp(size * 0.5)
     return root * scaled * root
+
+
+@traced_once(lambda x, y: _i0(x).sum().gradient(x))
+def i0(x):
+    return _i0(x)
