@@ -17,7 +17,7 @@ from keras.src.backend.tinygrad.core import is_tensor
 from keras.src.backend.tinygrad.core import to_tinygrad_dtype
 
 WIDE_DTYPES = ("int64", "uint64", "float64")
-NARROW_FLOATS = ("float16", "bfloat16")
+NARROW_FLOATS = (tinygrad_dtypes.float16, tinygrad_dtypes.bfloat16)
 
 
 def result_type(*operands):
@@ -118,8 +118,20 @@ def promote(*xs, rule=result_type):
     # A lone operand is nobody's scalar: its own dtype counts.
     take = to_operand if len(xs) > 1 else convert_to_tensor
     operands = [take(x) for x in xs]
-    dtype = rule(*[getattr(x, "dtype", type(x)) for x in operands])
-    return [convert_to_tensor(x, dtype) for x in operands]
+    dtype = _common_dtype(
+        rule,
+        tuple([getattr(x, "dtype", type(x)) for x in operands]),
+        config.floatx(),
+    )
+    return [
+        Tensor(x, dtype=dtype) if type(x) in (int, float) else x.cast(dtype)
+        for x in operands
+    ]
+
+
+@functools.lru_cache(maxsize=1024)
+def _common_dtype(rule, operands, floatx):
+    return to_tinygrad_dtype(rule(*operands))
 
 
 def elementwise(rule=result_type, wide=False):
@@ -148,7 +160,7 @@ def elementwise(rule=result_type, wide=False):
             xs = promote(*args[: len(names)], rule=rule)
             check_broadcast(fn.__name__, *xs)
             dtype = xs[0].dtype
-            if wide and dtype_of(xs[0]) in NARROW_FLOATS:
+            if wide and dtype in NARROW_FLOATS:
                 xs = [x.cast(tinygrad_dtypes.float32) for x in xs]
                 result = fn(*xs, *args[len(names) :], **kwargs)
                 return result.cast(dtype)

@@ -1,7 +1,6 @@
 """Products of vectors, matrices and tensors."""
 
 import collections
-import functools
 import math
 
 import numpy as np
@@ -129,7 +128,7 @@ def einsum(subscripts, *operands, **kwargs):
     rule = result_type
     if {x.dtype for x in operands} == {tinygrad_dtypes.int8}:
         # Products of int8 add up in int32.
-        rule = functools.partial(result_type, "int32")
+        rule = _int32
     operands = promote(*operands, rule=rule)
     inputs, output = _parse_subscripts(subscripts, operands)
     terms = []
@@ -148,6 +147,10 @@ def einsum(subscripts, *operands, **kwargs):
     labels, x = _sum_out(labels, x, set(output))
     x = x.permute([labels.index(label) for label in output])
     return x.expand([sizes[label] for label in output])
+
+
+def _int32(*operands):
+    return "int32"
 
 
 def _parse_subscripts(subscripts, operands):
