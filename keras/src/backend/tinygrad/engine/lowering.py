@@ -25,6 +25,7 @@ from keras.src.backend.tinygrad.engine.internals import pm_copy_from_store
 from keras.src.backend.tinygrad.engine.internals import pm_resolve_linear_call
 from keras.src.backend.tinygrad.engine.internals import pm_schedule
 from keras.src.backend.tinygrad.engine.internals import transform_to_call
+from keras.src.backend.tinygrad.engine.sharing import read_stored
 
 # What a fresh buffer does to a value anyway, or what has no effect on it.
 _TRANSPARENT = {
@@ -169,7 +170,7 @@ def lower(graph, roots, inputs, outputs):
     found = program_cache.load("plan", key)
     if found is not None:
         return _unpack(found)
-    call, _ = transform_to_call(UOp.sink(*roots))
+    call, _ = transform_to_call(UOp.sink(*read_stored(roots)))
     with Context(SCACHE=0):
         # Kept here, and not by tinygrad a second time.
         linear = graph_rewrite(call, pm_schedule, enter_calls=True)
