@@ -215,11 +215,6 @@ def is_complex_dtype(dtype):
     return isinstance(name, str) and name.startswith("complex")
 
 
-def from_numpy(array):
-    """Copies a complex host array into a `ComplexTensor`."""
-    return convert(array)
-
-
 def convert(x, dtype=None):
     """Converts numbers of which some, or the dtype, are complex.
 
@@ -250,11 +245,10 @@ def convert(x, dtype=None):
         x = convert_to_tensor(x)
         x = ComplexTensor(x, x.const_like(0))
         return x if dtype is None else x.cast(dtype)
-    if dtype is None:
-        return x
-    if dtype in PART_DTYPES:
-        return x.cast(dtype)
-    return convert_to_tensor(x.real, dtype)
+    if dtype is not None and dtype not in PART_DTYPES:
+        return convert_to_tensor(x.real, dtype)
+    x = x.map(convert_to_tensor)
+    return x if dtype is None else x.cast(dtype)
 
 
 def _stack(xs):
