@@ -25,16 +25,16 @@ from keras.src.backend.tinygrad.engine.internals import apply_map_to_tensors
 from keras.src.backend.tinygrad.engine.internals import buffers
 from keras.src.backend.tinygrad.engine.internals import disable_gc
 from keras.src.backend.tinygrad.engine.internals import dtypes
-from keras.src.backend.tinygrad.engine.internals import (
-    shape_to_shape_arg as shape_source,
-)
-from keras.src.backend.tinygrad.engine.lowering import BufferTemplate
 from keras.src.backend.tinygrad.engine.lowering import lower
 from keras.src.backend.tinygrad.engine.lowering import own_buffer
 from keras.src.backend.tinygrad.engine.plan import Plan
 from keras.src.backend.tinygrad.engine.plan import new_buffer
 from keras.src.backend.tinygrad.engine.realize import realize
 from keras.src.backend.tinygrad.engine.runtime_lock import lock
+from keras.src.backend.tinygrad.engine.tensors import buffer_uop
+from keras.src.backend.tinygrad.engine.tensors import shape_source
+from keras.src.backend.tinygrad.engine.tensors import shaped
+from keras.src.backend.tinygrad.engine.tensors import tensor_of
 from keras.src.backend.tinygrad.engine.transfer import NUMPY_DTYPES
 from keras.src.backend.tinygrad.engine.transfer import TINYGRAD_DTYPES
 from keras.src.backend.tinygrad.engine.transfer import copy_in
@@ -238,7 +238,7 @@ class _Capture:
         ]
         superseded = superseded_stores(roots + wanted)
         fed = [f.uop.base for f in self._feeds if f is not None]
-        made, self._outputs, self._templates = {}, [], []
+        made, self._outputs = {}, []
         for leaf in leaves:
             if not isinstance(leaf, Tensor) or leaf.uop.is_virtual:
                 self._outputs.append((leaf, None))
@@ -251,7 +251,6 @@ class _Capture:
             if buffer not in made:
                 made[buffer] = len(made)
                 roots.append(root)
-                self._templates.append(BufferTemplate(buffer))
             source = shape_source(leaf.uop.shape)
             self._outputs.append((made[buffer], source))
         self._structure = tree.pack_sequence_as(outputs, range(len(leaves)))
@@ -281,11 +280,9 @@ class _Capture:
         for state in self._states:
             state.bind(plan)
         made = plan.launch()
-        bases = [t.make(b) for t, b in zip(self._templates, made)]
+        bases = list(map(buffer_uop, made))
         values = [
-            value
-            if source is None
-            else Tensor(UOp(Ops.RESHAPE, src=(bases[value], source)))
+            value if source is None else tensor_of(shaped(bases[value], source))
             for value, source in self._outputs
         ]
         return tree.pack_sequence_as(self._structure, values)
@@ -346,8 +343,7 @@ def _moved(value):
     source = buffers[value.uop.base]
     fresh = new_buffer(source.device, source.size, source.dtype)
     fresh.copy_from(source)
-    base = BufferTemplate(value.uop.base).make(fresh)
-    return Tensor(base.reshape(value.shape))
+    return tensor_of(shaped(buffer_uop(fresh), shape_source(value.shape)))
 
 
 def _make_feed(leaf, device):

@@ -10,6 +10,7 @@ import tinygrad.engine.jit as jit_module  # noqa: F401
 import tinygrad.helpers as helpers_module  # noqa: F401
 import tinygrad.runtime.ops_cpu as ops_cpu_module  # noqa: F401
 import tinygrad.tensor as tensor_module  # noqa: F401
+import tinygrad.uop.ops as ops_module  # noqa: F401
 from tinygrad import Device  # noqa: F401
 from tinygrad import Tensor  # noqa: F401
 from tinygrad.codegen import do_to_program  # noqa: F401
@@ -25,6 +26,7 @@ from tinygrad.device import Compiler  # noqa: F401
 from tinygrad.device import LRUAllocator  # noqa: F401
 from tinygrad.device import TinyELF  # noqa: F401
 from tinygrad.dtype import AddrSpace  # noqa: F401
+from tinygrad.dtype import DType  # noqa: F401
 from tinygrad.dtype import dtypes  # noqa: F401
 from tinygrad.dtype import float_to_bf16  # noqa: F401
 from tinygrad.engine.realize import capturing  # noqa: F401
@@ -37,6 +39,7 @@ from tinygrad.engine.realize import runtime_cache  # noqa: F401
 from tinygrad.helpers import BEAM  # noqa: F401
 from tinygrad.helpers import DEBUG  # noqa: F401
 from tinygrad.helpers import SCACHE  # noqa: F401
+from tinygrad.helpers import VIZ  # noqa: F401
 from tinygrad.helpers import Context  # noqa: F401
 from tinygrad.helpers import ContextVar  # noqa: F401
 from tinygrad.helpers import GlobalCounters  # noqa: F401
@@ -73,5 +76,6 @@ from tinygrad.uop.ops import UPat  # noqa: F401
 from tinygrad.uop.ops import buffers  # noqa: F401
 from tinygrad.uop.ops import graph_rewrite  # noqa: F401
 from tinygrad.uop.ops import identity_element  # noqa: F401
+from tinygrad.uop.ops import recursive_property  # noqa: F401
 from tinygrad.uop.ops import shape_to_shape_arg  # noqa: F401
 from tinygrad.uop.ops import sym_infer  # noqa: F401

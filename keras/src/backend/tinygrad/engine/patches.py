@@ -18,8 +18,10 @@ from tinygrad import Tensor
 from keras.src.backend.tinygrad.engine import compiler
 from keras.src.backend.tinygrad.engine import kernel_options
 from keras.src.backend.tinygrad.engine import tracing
+from keras.src.backend.tinygrad.engine import uop_speed
 from keras.src.backend.tinygrad.engine.canonical import is_allocated
 from keras.src.backend.tinygrad.engine.gemm import matmul
+from keras.src.backend.tinygrad.engine.internals import VIZ
 from keras.src.backend.tinygrad.engine.internals import CPUAllocator
 from keras.src.backend.tinygrad.engine.internals import CPUProgram
 from keras.src.backend.tinygrad.engine.internals import HCQBuffer
@@ -62,6 +64,10 @@ def _original(owner, name):
 
 def apply():
     """Applies each patch once to tinygrad's classes."""
+    # tinygrad notes the name of the method that each node comes from, for its
+    # visualizer alone.
+    if not VIZ.value:
+        _unwrap_methods()
     # Code written for tinygrad (its optimizers, say) takes our road too.
     Tensor.realize = _realize
     # A read of values on the host inside a compiled step must be noticed,
@@ -85,6 +91,8 @@ def apply():
     # A shape of plain numbers is simplified already; tinygrad would rewrite
     # it at each movement op, for half of the time that building a graph takes.
     UOp.simplify = _simplify(_original(UOp, "simplify"))
+    # tinygrad compares a new node's op with forty cases, one by one.
+    uop_speed.install(_original)
     # A forked child must not write into its parent's memory.
     CPUAllocator._alloc = _private_alloc(_original(CPUAllocator, "_alloc"))
     # Freed memory would be kept for reuse without bound.
@@ -194,6 +202,13 @@ def _iterate_snapshots_of_live_tensors():
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get("all_tensors") is old:
             module.all_tensors = table
+
+
+def _unwrap_methods():
+    wrapper = tensor_module._metadata_wrapper(len).__code__
+    for name, method in list(vars(Tensor).items()):
+        if getattr(method, "__code__", None) is wrapper:
+            setattr(Tensor, name, method.__wrapped__)
 
 
 def _simplify(original):

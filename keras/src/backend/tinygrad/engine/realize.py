@@ -8,24 +8,21 @@ from keras.src.backend.tinygrad.engine.canonical import canonicalize
 from keras.src.backend.tinygrad.engine.canonical import is_stored_whole
 from keras.src.backend.tinygrad.engine.canonical import stored_value
 from keras.src.backend.tinygrad.engine.canonical import superseded_stores
-from keras.src.backend.tinygrad.engine.internals import Ops
 from keras.src.backend.tinygrad.engine.internals import Tensor
-from keras.src.backend.tinygrad.engine.internals import UOp
 from keras.src.backend.tinygrad.engine.internals import apply_map_to_tensors
 from keras.src.backend.tinygrad.engine.internals import buffers
 from keras.src.backend.tinygrad.engine.internals import disable_gc
 from keras.src.backend.tinygrad.engine.internals import dtypes
 from keras.src.backend.tinygrad.engine.internals import run_linear
-from keras.src.backend.tinygrad.engine.internals import (
-    shape_to_shape_arg as shape_source,
-)
-from keras.src.backend.tinygrad.engine.lowering import BufferTemplate
 from keras.src.backend.tinygrad.engine.lowering import Unsupported
 from keras.src.backend.tinygrad.engine.lowering import lower
 from keras.src.backend.tinygrad.engine.lowering import own_buffer
 from keras.src.backend.tinygrad.engine.plan import Plan
 from keras.src.backend.tinygrad.engine.plan import arenas
 from keras.src.backend.tinygrad.engine.runtime_lock import lock
+from keras.src.backend.tinygrad.engine.tensors import buffer_uop
+from keras.src.backend.tinygrad.engine.tensors import shape_source
+from keras.src.backend.tinygrad.engine.tensors import shaped
 
 # Plans kept in memory, the longest unused dropped first.
 _CAPACITY = 4096
@@ -114,18 +111,16 @@ class _Entry:
             root, buffer = own_buffer(uop, superseded)
             if buffer not in outputs:
                 roots.append(root)
-                outputs[buffer] = BufferTemplate(buffer)
-            index = list(outputs).index(buffer)
-            self._results.append((index, shape_source(uop.shape)))
-        self._templates = list(outputs.values())
+                outputs[buffer] = len(outputs)
+            self._results.append((outputs[buffer], shape_source(uop.shape)))
         graph = canonicalize(roots)
         self.plan = Plan(lower(graph, roots, inputs, list(outputs)))
 
     def results(self, uops, made):
-        bases = [t.make(b) for t, b in zip(self._templates, made)]
+        bases = list(map(buffer_uop, made))
         return [
             stored_value(uop)
             if result is None
-            else UOp(Ops.RESHAPE, src=(bases[result[0]], result[1]))
+            else shaped(bases[result[0]], result[1])
             for uop, result in zip(uops, self._results)
         ]

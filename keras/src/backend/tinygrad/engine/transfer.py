@@ -5,7 +5,14 @@ import numpy as np
 from tinygrad import Tensor
 from tinygrad import dtypes
 
-from keras.src.backend.tinygrad.engine.internals import UOp
+from keras.src.backend.tinygrad.engine import tracing
+from keras.src.backend.tinygrad.engine.internals import Buffer
+from keras.src.backend.tinygrad.engine.internals import buffers
+from keras.src.backend.tinygrad.engine.runtime_lock import lock
+from keras.src.backend.tinygrad.engine.tensors import buffer_uop
+from keras.src.backend.tinygrad.engine.tensors import shape_source
+from keras.src.backend.tinygrad.engine.tensors import shaped
+from keras.src.backend.tinygrad.engine.tensors import tensor_of
 
 # Where a numpy dtype and a tinygrad dtype hold the same bits.
 NUMPY_DTYPES = {
@@ -52,10 +59,10 @@ def from_numpy(array, device):
         )
     if array.size == 0:
         return Tensor.zeros(*array.shape, dtype=dtype, device=device)
-    uop = UOp.new_buffer(device, array.size, dtype)
-    buffer = uop.buffer.allocate()
+    buffer = Buffer(device, array.size, dtype, uop_refcount=1).allocate()
     copy_in(array, buffer)
-    return Tensor(uop.reshape(array.shape))
+    source = shape_source(array.shape)
+    return tensor_of(shaped(buffer_uop(buffer), source))
 
 
 def copy_in(array, buffer):
@@ -78,7 +85,15 @@ def to_numpy(tensor):
         `ml_dtypes` arrays.
     """
     dtype = NUMPY_DTYPES[tensor.dtype]
-    if 0 in tensor.shape:
-        return np.empty(tensor.shape, dtype)
-    data = tensor._buffer().as_memoryview()
-    return np.frombuffer(data, dtype).reshape(tensor.shape).copy()
+    array = np.empty(tensor.shape, dtype)
+    if array.size == 0:
+        return array
+    uop = tensor.uop
+    buffer = buffers.get(uop.base) if uop.has_buffer_identity() else None
+    if not isinstance(buffer, Buffer) or not buffer.is_allocated():
+        buffer = tensor._buffer()
+    tracing.check_host_read(tensor)
+    with lock:
+        memory = memoryview(array.reshape(-1).view(np.uint8))
+        buffer.allocator._copyout(memory, buffer._buf)
+    return array

@@ -1,0 +1,38 @@
+"""Makes tensors over buffers that have memory, at little cost."""
+
+import functools
+import weakref
+
+from tinygrad import Tensor
+
+from keras.src.backend.tinygrad.engine.internals import Ops
+from keras.src.backend.tinygrad.engine.internals import ParamArg
+from keras.src.backend.tinygrad.engine.internals import UOp
+from keras.src.backend.tinygrad.engine.internals import buffers
+from keras.src.backend.tinygrad.engine.internals import shape_to_shape_arg
+from keras.src.backend.tinygrad.engine.internals import tensor_module
+
+# The uop of a shape of integers, kept: few shapes, many tensors.
+shape_source = functools.lru_cache(maxsize=4096)(shape_to_shape_arg)
+
+
+def buffer_uop(buffer):
+    """Returns a new `BUFFER` uop of a `Buffer` that has memory."""
+    dtype = buffer.dtype
+    arg = ParamArg(next(UOp.unique_num), dtype, device=buffer.device)
+    uop = UOp(Ops.BUFFER, dtype, (shape_source((buffer.size,)),), arg)
+    buffers[uop] = buffer
+    return uop
+
+
+def shaped(base, source):
+    """Returns a `BUFFER` uop reshaped to the shape of a `shape_source`."""
+    return UOp(Ops.RESHAPE, base.dtype, (base, source))
+
+
+def tensor_of(uop):
+    """Returns a new `Tensor` of a uop on the device where it is."""
+    tensor = Tensor.__new__(Tensor)
+    tensor.uop, tensor.grad, tensor.is_param = uop, None, True
+    tensor_module.all_tensors[weakref.ref(tensor)] = None
+    return tensor
