@@ -14,6 +14,7 @@ from keras.src.backend.tinygrad import engine
 from keras.src.backend.tinygrad.engine import launcher
 from keras.src.backend.tinygrad.engine import plan as module
 from keras.src.backend.tinygrad.engine.host_call import host_call
+from keras.src.backend.tinygrad.engine.internals import GraphRunner
 from keras.src.backend.tinygrad.engine.transfer import from_numpy
 
 FOLDER = Path(__file__).resolve().parent
@@ -177,6 +178,49 @@ def test_scratch_memory_is_shared_and_freed():
     assert level["CPU"].nbytes <= 4 * x.nbytes
     engine.clear_caches()
     assert module.arenas._levels == [{}]
+
+
+class CountingGraph(GraphRunner):
+    """A device graph that launches its kernels one by one."""
+
+    runs = 0
+
+    def __call__(self, input_uops, var_vals, wait=False):
+        CountingGraph.runs += 1
+        for i, (_, program, bound, _) in enumerate(self.calls):
+            bound = list(bound)
+            for place, slot in self.uop_replace[i]:
+                bound[place] = input_uops[slot].buffer.ensure_allocated()
+            info = program.arg
+            global_size, local_size = info.launch_dims(var_vals)
+            self.runtimes[i](
+                *[bound[place]._buf for place in info.globals],
+                global_size=global_size,
+                local_size=local_size,
+                vals=info.vals(var_vals),
+            )
+
+
+def test_a_device_with_graphs_of_its_own(monkeypatch):
+    monkeypatch.setattr(module, "_runs_flat", lambda spec: False)
+    monkeypatch.setattr(Device["CPU"], "graph", CountingGraph)
+    CountingGraph.runs = 0
+
+    class State:
+        _value = device(array(5, 7))
+
+    engine.track_state(State)
+    step = engine.compile_step(
+        lambda x: (model(x, State._value), [(State, State._value * 2 + 1)])
+    )
+    for n in range(4):
+        x, w = array(6, 5), State._value.numpy()
+        result = step(x)
+        np.testing.assert_allclose(result.numpy(), expected(x, w), rtol=1e-5)
+        np.testing.assert_allclose(State._value.numpy(), w * 2 + 1, rtol=1e-6)
+        assert CountingGraph.runs > n
+        if n == 1:
+            State._value = device(array(5, 7))
 
 
 def test_the_same_tests_on_another_device():

@@ -257,7 +257,8 @@ class _Capture:
         roots = settle(roots)
         graph = canonicalize(roots)
         inputs = fed + graph.inputs
-        self.plan = Plan(lower(graph, roots, inputs, list(made)))
+        spec = lower(graph, roots, inputs, list(made))
+        self.plan = Plan(spec, captured=True)
         written = {stored_value(u).base for u in graph.effects}
         self._states = []
         for i, base in enumerate(graph.inputs):

@@ -29,6 +29,8 @@ from tinygrad.dtype import AddrSpace  # noqa: F401
 from tinygrad.dtype import DType  # noqa: F401
 from tinygrad.dtype import dtypes  # noqa: F401
 from tinygrad.dtype import float_to_bf16  # noqa: F401
+from tinygrad.engine.jit import GraphRunner  # noqa: F401
+from tinygrad.engine.jit import graph_split_rewrite  # noqa: F401
 from tinygrad.engine.realize import capturing  # noqa: F401
 from tinygrad.engine.realize import compile_linear  # noqa: F401
 from tinygrad.engine.realize import get_call_arg_uops  # noqa: F401
@@ -38,6 +40,8 @@ from tinygrad.engine.realize import run_linear  # noqa: F401
 from tinygrad.engine.realize import runtime_cache  # noqa: F401
 from tinygrad.helpers import BEAM  # noqa: F401
 from tinygrad.helpers import DEBUG  # noqa: F401
+from tinygrad.helpers import JIT  # noqa: F401
+from tinygrad.helpers import JIT_BATCH_SIZE  # noqa: F401
 from tinygrad.helpers import SCACHE  # noqa: F401
 from tinygrad.helpers import VIZ  # noqa: F401
 from tinygrad.helpers import Context  # noqa: F401

@@ -11,14 +11,20 @@ import numpy as np
 
 from keras.src.backend.tinygrad.engine import host_call
 from keras.src.backend.tinygrad.engine import launcher
+from keras.src.backend.tinygrad.engine.internals import JIT
+from keras.src.backend.tinygrad.engine.internals import JIT_BATCH_SIZE
 from keras.src.backend.tinygrad.engine.internals import Buffer
 from keras.src.backend.tinygrad.engine.internals import BufferSpec
 from keras.src.backend.tinygrad.engine.internals import Device
 from keras.src.backend.tinygrad.engine.internals import GlobalCounters
 from keras.src.backend.tinygrad.engine.internals import LVPRenderer
+from keras.src.backend.tinygrad.engine.internals import Ops
+from keras.src.backend.tinygrad.engine.internals import UOp
 from keras.src.backend.tinygrad.engine.internals import dtypes
 from keras.src.backend.tinygrad.engine.internals import get_runtime
+from keras.src.backend.tinygrad.engine.internals import graph_split_rewrite
 from keras.src.backend.tinygrad.engine.internals import mv_address
+from keras.src.backend.tinygrad.engine.internals import run_linear
 from keras.src.backend.tinygrad.engine.lowering import place_scratch
 
 # Where buffers can't be views of others.
@@ -75,21 +81,22 @@ class Plan:
 
     Args:
         spec: `Spec`.
+        captured: Whether the plan runs so often that a graph of the device's
+            own is worth its memory.
 
     Attributes:
         slots: Tuple of `Slot`s; the first ones are inputs, then outputs.
         launches: Tuple of `Launch`es.
     """
 
-    def __init__(self, spec):
+    def __init__(self, spec, captured=False):
         self.spec = spec
         self.slots, self.launches = spec.slots, spec.launches
         self.inputs = sum(s.role == "input" for s in spec.slots)
         self.outputs = [s for s in spec.slots if s.role == "output"]
         self._offsets, self._arenas = place_scratch(spec)
         self._ops, self._bytes = _estimate(spec)
-        flat = _runs_flat(spec)
-        self._runner = (_FlatRunner if flat else _Runner)(self)
+        self._runner = _runner_for(spec, captured)(self)
         self._kept = []
 
     def bind(self, slot, buffer):
@@ -135,7 +142,8 @@ class Plan:
             scratch = {
                 device: arena(level, device, nbytes)
                 for device, nbytes in self._arenas.items()
-                if not device.startswith(NO_VIEWS)
+                if self._runner.shares_scratch
+                and not device.startswith(NO_VIEWS)
             }
             self._runner.run(scratch, var_vals or {})
         self._count()
@@ -183,6 +191,25 @@ def _estimate(spec):
     return ops, nbytes
 
 
+def _runner_for(spec, captured):
+    if _runs_flat(spec):
+        return _FlatRunner
+    devices = {launch.device for launch in spec.launches}
+    if captured and JIT.value == 1 and _graphable(spec):
+        if devices and all(Device[d].graph is not None for d in devices):
+            return _GraphRunner
+    return _Runner
+
+
+def _graphable(spec):
+    # tinygrad's graphs take a bound buffer whole.
+    for view in (v for launch in spec.launches for v in launch.args):
+        slot = spec.slots[view.slot]
+        if slot.role != "scratch" and view.nbytes != slot.nbytes:
+            return False
+    return not any(s.device.startswith(NO_VIEWS) for s in spec.slots)
+
+
 def _runs_flat(spec):
     if any(s.device not in _HOST for s in spec.slots):
         return False
@@ -214,6 +241,8 @@ class _FlatRunner:
     A slot's address is written where it is used when it differs from the one
     that is there.
     """
+
+    shares_scratch = True
 
     def __init__(self, plan):
         self._plan = plan
@@ -323,6 +352,8 @@ class _FlatRunner:
 class _Runner:
     """Launches through tinygrad's runtimes, for any device."""
 
+    shares_scratch = True
+
     def __init__(self, plan):
         self._plan = plan
         self.busy = False
@@ -377,6 +408,68 @@ class _Runner:
         offset = self._plan.scratch_place(index)
         base = scratch[slot.device]
         return base.view(slot.size, slot.dtype, offset).ensure_allocated()
+
+
+class _GraphRunner:
+    """Launches gathered in the device's own graphs (CUDA, Metal)."""
+
+    shares_scratch = False
+
+    def __init__(self, plan):
+        self.busy = False
+        self._buffers = {}
+        arenas = {
+            device: UOp.new_buffer(device, nbytes, dtypes.int8)
+            for device, nbytes in plan._arenas.items()
+        }
+        slots = []
+        for i, slot in enumerate(plan.slots):
+            if slot.role == "scratch":
+                # Its address is part of the graph, so it is not shared.
+                start = plan.scratch_place(i)
+                slots.append((arenas[slot.device], start))
+            else:
+                size, device = (slot.size,), slot.device
+                slots.append((UOp.param(i, slot.dtype, size, device), None))
+        calls = [_call(launch, slots) for launch in plan.launches]
+        linear = UOp(Ops.LINEAR, src=tuple(calls))
+        self._linear = graph_split_rewrite(linear, JIT_BATCH_SIZE.value)
+
+    def bind(self, slot, buffer):
+        self._buffers[slot] = UOp.from_buffer(buffer)
+
+    def release(self):
+        """Forgets the bound buffers."""
+        self._buffers.clear()
+
+    def run(self, scratch, var_vals):
+        inputs = [self._buffers[i] for i in range(len(self._buffers))]
+        self.busy = True
+        try:
+            run_linear(self._linear, var_vals, inputs, jit=True)
+        finally:
+            self.busy = False
+
+
+def _call(launch, slots):
+    """A launch as tinygrad's graphs know it, a `CALL` uop."""
+    args = []
+    for view in launch.args:
+        uop, start = slots[view.slot]
+        if start is not None:
+            start += view.offset
+            uop = uop[start : start + view.nbytes].bitcast(view.dtype)
+        args.append(uop)
+    if launch.program is None:
+        destination, source = args
+        body = source.param_like(1).copy_to_device(destination.device)
+        return body.call(destination, source)
+    # Parameters that a program does not use have a place all the same.
+    places = launch.program.arg.globals
+    padded = [args[0]] * (max(places) + 1)
+    for place, arg in zip(places, args):
+        padded[place] = arg
+    return launch.program.call(*padded)
 
 
 def _view(buffer, view):
