@@ -6,8 +6,8 @@ import gc
 import numpy as np
 import pytest
 from tinygrad import Tensor
-from tinygrad import TinyJit
 
+from keras.src.backend.tinygrad.engine import compile_step
 from keras.src.backend.tinygrad.engine import host_call as module
 from keras.src.backend.tinygrad.engine.host_call import host_call
 from keras.src.backend.tinygrad.engine.transfer import TINYGRAD_DTYPES
@@ -201,15 +201,27 @@ def test_undeclared_shape_is_an_error():
         read(y)
 
 
-def test_captured_by_a_jit():
-    @TinyJit
-    def step(x):
+def test_in_a_compiled_step():
+    def sort(x):
         (y,) = host_call(np.sort, [x * 2], [((8,), "float32")])
-        return (y + 1).realize()
+        return y + 1, []
 
+    step = compile_step(sort)
     for _ in range(4):
         x = RNG.normal(size=(8,)).astype("float32")
-        np.testing.assert_array_equal(read(step(rows(x))), np.sort(x * 2) + 1)
+        np.testing.assert_array_equal(read(step(x)), np.sort(x * 2) + 1)
+
+
+def test_exceptions_leave_a_compiled_step():
+    def invert(x):
+        (y,) = host_call(np.linalg.inv, [x], [((2, 2), "float64")])
+        return y, []
+
+    step = compile_step(invert)
+    np.testing.assert_array_equal(read(step(np.eye(2))), np.eye(2))
+    with pytest.raises(np.linalg.LinAlgError):
+        step(np.zeros((2, 2)))
+    np.testing.assert_array_equal(read(step(np.eye(2))), np.eye(2))
 
 
 def test_equal_functions_share_an_entry():
