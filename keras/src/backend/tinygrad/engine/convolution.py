@@ -18,6 +18,7 @@ from tinygrad import Tensor
 from tinygrad import dtypes
 
 from keras.src.backend.tinygrad.engine import blas
+from keras.src.backend.tinygrad.engine import blas_threads
 from keras.src.backend.tinygrad.engine.gemm import MULTIPLICATIONS_PER_THREAD
 from keras.src.backend.tinygrad.engine.gemm import call_gemm
 from keras.src.backend.tinygrad.engine.gemm import call_set_threads
@@ -374,7 +375,9 @@ def _words(shape, dtype):
     )
     words.update(zip(_spatial(_Word.TAPS_0), taps))
     words.update(zip(_spatial(_Word.STEP_0), steps))
-    return constant_words([words[word] for word in _Word])
+    tensor = constant_words([words[word] for word in _Word])
+    blas_threads.register(tensor, _Word.THREADS, words[_Word.THREADS])
+    return tensor
 
 
 def _spatial(first):

@@ -18,15 +18,16 @@ from tinygrad import Tensor
 from tinygrad import dtypes
 
 from keras.src.backend.tinygrad.engine import blas
+from keras.src.backend.tinygrad.engine import blas_threads
 from keras.src.backend.tinygrad.engine.handwritten import constant_words
 from keras.src.backend.tinygrad.engine.handwritten import kernel
 from keras.src.backend.tinygrad.engine.handwritten import on_cpu
 from keras.src.backend.tinygrad.engine.internals import UOp
 from keras.src.backend.tinygrad.engine.views import StridedView
 
-# Below this number of multiplications a product stays on one thread: with a
-# core busy, two threads wait for each other far longer than they save.
-MULTIPLICATIONS_PER_THREAD = 50_000_000
+# A product has as many threads as have this many multiplications each, some
+# tenths of a millisecond; see `blas_threads` for when it does not get them.
+MULTIPLICATIONS_PER_THREAD = 10_000_000
 BATCH_LOOPS = 3
 MAX_DESCRIPTORS = 1024
 
@@ -260,6 +261,7 @@ def _descriptor(left, right, loops):
     key = (*values, *itertools.chain(*loops, *padding))
     if key not in _descriptors:
         _descriptors[key] = constant_words(key)
+        blas_threads.register(_descriptors[key], _Word.THREADS, threads)
         if len(_descriptors) > MAX_DESCRIPTORS:
             _descriptors.popitem(last=False)
     _descriptors.move_to_end(key)

@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 
+from keras.src.backend.tinygrad.engine import blas_threads
 from keras.src.backend.tinygrad.engine import host_call
 from keras.src.backend.tinygrad.engine import launcher
 from keras.src.backend.tinygrad.engine.internals import JIT
@@ -97,6 +98,9 @@ class Plan:
         self._offsets, self._arenas = place_scratch(spec)
         self._ops, self._bytes = _estimate(spec)
         self._runner = _runner_for(spec, captured)(self)
+        self._chooser = blas_threads.Chooser(
+            [x.program.arg.name for x in spec.launches if x.program is not None]
+        )
         self._kept = []
 
     def bind(self, slot, buffer):
@@ -145,7 +149,7 @@ class Plan:
                 if self._runner.shares_scratch
                 and not device.startswith(NO_VIEWS)
             }
-            self._runner.run(scratch, var_vals or {})
+            self._chooser.run(lambda: self._runner.run(scratch, var_vals or {}))
         self._count()
         host_call.raise_pending()
         return outputs
