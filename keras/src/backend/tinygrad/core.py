@@ -27,6 +27,8 @@ from keras.src.backend.tinygrad import engine
 from keras.src.backend.tinygrad.engine.gradient import custom_vjp
 from keras.src.backend.tinygrad.engine.indexing import gather_rows
 from keras.src.backend.tinygrad.engine.indexing import scatter_rows
+from keras.src.backend.tinygrad.engine.remat import boundary
+from keras.src.backend.tinygrad.engine.remat import rematerialize
 from keras.src.backend.tinygrad.engine.scan import run as run_loop
 from keras.src.backend.tinygrad.engine.scan import trace as trace_loop
 from keras.src.backend.tinygrad.engine.transfer import from_numpy
@@ -776,12 +778,45 @@ def random_seed_dtype():
 
 
 def remat(f):
-    """Recomputes `f` in the backward pass instead of keeping its values."""
+    """Makes the gradient of a function compute its values again.
+
+    Args:
+        f: Function or operation.
+
+    Returns:
+        A function with the values of `f`. What `f` computes from its tensor
+        arguments is not kept for the gradient but computed from them once
+        more; what it computes from variables alone is kept.
+    """
 
     def rematerialized(*args, **kwargs):
-        return f(*args, **kwargs)
+        leaves = tree.flatten((args, kwargs))
+        inputs = [x for x in leaves if _is_plain(x)]
+        boundaries = [boundary(x) for x in inputs]
+        replacements = iter(boundaries)
+        args, kwargs = tree.pack_sequence_as(
+            (args, kwargs),
+            [next(replacements) if _is_plain(x) else x for x in leaves],
+        )
+        outputs = f(*args, **kwargs)
+        results = tree.flatten(outputs)
+        chosen = [
+            i
+            for i, x in enumerate(results)
+            if _is_plain(x) and x.is_floating_point()
+        ]
+        if not inputs or not chosen or in_symbolic_scope():
+            return outputs
+        values = rematerialize([results[i] for i in chosen], inputs, boundaries)
+        for i, value in zip(chosen, values):
+            results[i] = value
+        return tree.pack_sequence_as(outputs, results)
 
     return rematerialized
+
+
+def _is_plain(x):
+    return is_tensor(x) and x.device is not None and 0 not in x.shape
 
 
 class custom_gradient:

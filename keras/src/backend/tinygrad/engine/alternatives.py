@@ -43,4 +43,5 @@ def settle(roots):
     }
     if not chosen:
         return roots
-    return list(UOp.sink(*roots).substitute(chosen, walk=True).src)
+    # An alternative may itself be over values that have one.
+    return list(UOp.sink(*roots).substitute(chosen).src)

@@ -83,8 +83,7 @@ def _kernel(formula, inputs, widths):
     shape, dtype = inputs[-1].shape, inputs[-1].dtype
     device = next(t.device for t in inputs if t.device is not None)
     inputs = [
-        t.clone(device=device) if t.device is None else t.contiguous()
-        for t in inputs
+        t.clone(device=device) if t.device is None else t for t in inputs
     ]
     outputs = [
         Tensor.empty(shape[0], n * shape[1], dtype=dtype, device=device)

@@ -4,8 +4,11 @@ import math
 
 from tinygrad import Tensor
 
+from keras.src.backend.tinygrad.engine.internals import Ops
 from keras.src.backend.tinygrad.engine.internals import UOp
 from keras.src.backend.tinygrad.engine.internals import compute_gradient
+
+_NAME = "custom_vjp"
 
 
 def gradients(loss, targets):
@@ -34,6 +37,24 @@ def gradients(loss, targets):
         Tensor(found[u]).cast(t.dtype) if u in found else None
         for u, t in zip(uops, targets)
     ]
+
+
+def plain(uops):
+    """Takes declared gradients out of a graph that needs none any more.
+
+    Args:
+        uops: List of uops.
+
+    Returns:
+        List of uops of the same values.
+    """
+    values = {}
+    for uop in UOp.sink(*uops).toposort(enter_calls=False):
+        if uop.op is Ops.GETTUPLE and uop.src[0].arg.name == _NAME:
+            values[uop] = uop.src[0].src[1 + uop.arg].reshape(uop.shape)
+    if not values:
+        return list(uops)
+    return list(UOp.sink(*uops).substitute(values).src)
 
 
 def custom_vjp(outputs, inputs, vjp):
@@ -84,10 +105,9 @@ def custom_vjp(outputs, inputs, vjp):
             for i, t in enumerate(outputs)
         ]
     )
-    call = body.call(*sources, grad_fxn=gradient, name="custom_vjp")
+    call = body.call(*sources, grad_fxn=gradient, name=_NAME)
     return [
-        Tensor(call.gettuple(i)).reshape(t.shape)
-        for i, t in enumerate(outputs)
+        Tensor(call.gettuple(i)).reshape(t.shape) for i, t in enumerate(outputs)
     ]
 
 

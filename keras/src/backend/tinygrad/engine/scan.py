@@ -10,7 +10,6 @@ from tinygrad import Tensor
 from keras.src.backend.tinygrad.engine.alternatives import offer
 from keras.src.backend.tinygrad.engine.gemm import matmul
 from keras.src.backend.tinygrad.engine.gradient import custom_vjp
-from keras.src.backend.tinygrad.engine.internals import Ops
 from keras.src.backend.tinygrad.engine.internals import UOp
 from keras.src.backend.tinygrad.engine.lowering import Unsupported
 from keras.src.backend.tinygrad.engine.plan import NO_VIEWS
@@ -18,6 +17,7 @@ from keras.src.backend.tinygrad.engine.scan_body import differentiate
 from keras.src.backend.tinygrad.engine.scan_body import split
 from keras.src.backend.tinygrad.engine.scan_body import split_products
 from keras.src.backend.tinygrad.engine.scan_body import trace
+from keras.src.backend.tinygrad.engine.scan_body import written_buffers
 from keras.src.backend.tinygrad.engine.scan_kernel import launch
 
 
@@ -116,11 +116,7 @@ def _lay_out(body, inputs, length, reverse):
     n, m = len(body.carries), len(body.xs)
     carries, xs, consts = inputs[:n], inputs[n : n + m], inputs[n + m :]
     outputs = UOp.sink(*body.outputs)
-    written = [
-        u
-        for u in outputs.toposort(enter_calls=False)
-        if u.op is Ops.BUFFER and u not in body.placeholders
-    ]
+    written = written_buffers(outputs)
     ys = [None] * length
     for t in reversed(range(length)) if reverse else range(length):
         values = [*carries, *[x[t] for x in xs], *consts]

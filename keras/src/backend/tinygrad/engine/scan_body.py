@@ -12,6 +12,7 @@ from keras.src.backend.tinygrad.engine.canonical import canonicalize
 from keras.src.backend.tinygrad.engine.canonical import is_allocated
 from keras.src.backend.tinygrad.engine.canonical import trace_inputs
 from keras.src.backend.tinygrad.engine.gemm import Product
+from keras.src.backend.tinygrad.engine.gradient import plain
 from keras.src.backend.tinygrad.engine.internals import Ops
 from keras.src.backend.tinygrad.engine.internals import UOp
 from keras.src.backend.tinygrad.engine.internals import compute_gradient
@@ -54,6 +55,14 @@ class Body:
     @property
     def outputs(self):
         return (*self.new_carries, *self.ys)
+
+    def plain(self):
+        """Returns the body without declared gradients."""
+        outputs = plain(self.outputs)
+        n = len(self.new_carries)
+        return dataclasses.replace(
+            self, new_carries=tuple(outputs[:n]), ys=tuple(outputs[n:])
+        )
 
     def key(self):
         """Returns a hashable that is equal for bodies that do the same."""
@@ -170,22 +179,33 @@ def _invariants(roots, inner):
     """
     varies, stored, found = {}, {}, {}
     sink = UOp.sink(*roots)
-    nodes = sink.toposort(enter_calls=False)
-    # A buffer without memory that a kernel of the body writes is no input.
-    written = {base_buffer(u) for u in nodes if u.op is Ops.AFTER}
-    for uop in nodes:
+    written = written_buffers(sink)
+    for uop in sink.toposort(enter_calls=False):
         sources = uop.src
         if uop.op in (Ops.CALL, Ops.FUNCTION):
             sources = sources[1:]
         varies[uop] = uop in inner or any(varies[s] for s in sources)
         stored[uop] = any(stored[s] for s in sources)
         if uop.op is Ops.BUFFER:
-            stored[uop] = is_allocated(uop) or uop not in written
+            stored[uop] = uop not in written
         if varies[uop] or uop is sink:
             for source in sources:
                 if stored[source] and not varies[source]:
                     found[_unexpanded(source)] = None
     return list(found)
+
+
+def written_buffers(uop):
+    """Returns the set of `BUFFER` uops that kernels in a graph write first.
+
+    They have no memory yet, and two copies of the graph need two of them.
+    """
+    bases = {
+        base_buffer(u)
+        for u in uop.toposort(enter_calls=False)
+        if u.op is Ops.AFTER
+    }
+    return {b for b in bases if b is not None and not is_allocated(b)}
 
 
 def _unexpanded(uop):
@@ -367,13 +387,13 @@ def differentiate(body, arrives):
         `BackwardStep`.
     """
     n = len(body.carries)
-    carried = [i for i, p in enumerate(body.carries) if _is_float(p)]
+    carried = [i for i, p in enumerate(body.carries) if is_float(p)]
     arriving = [i for i in range(n, len(arrives)) if arrives[i]]
     roots = {i: body.outputs[i] for i in (*carried, *arriving)}
     places = {
         i: placeholder(u.shape, u.dtype, u.device) for i, u in roots.items()
     }
-    found = _cotangents(
+    found = cotangents_of(
         body,
         list(roots.values()),
         [places[i].reshape(u.shape) for i, u in roots.items()],
@@ -387,7 +407,9 @@ def differentiate(body, arrives):
     results = [_stored(found[u], u.device) for u in wanted]
     apart = {use.const for use in products}
     rest = [
-        k for k, p in enumerate(body.consts) if p in found and k not in apart
+        k
+        for k, p in enumerate(body.consts)
+        if p in found and k not in apart and _has_leaf(body.sources[k])
     ]
     reductions = [_reduction(k, found[body.consts[k]], results) for k in rest]
     reductions = [r for r in reductions if r is not None]
@@ -435,14 +457,19 @@ def stripped(uop):
     return uop
 
 
-def _cotangents(body, roots, cotangents):
+def cotangents_of(body, roots, cotangents):
     """Differentiates parts of a body's graph.
+
+    Args:
+        body: `Body`.
+        roots: List of uops of its graph.
+        cotangents: List of as many uops.
 
     Returns:
         Dict of the floating placeholders and products on the way to `roots`,
         to the uops of their cotangents.
     """
-    targets = [p for p in body.placeholders if _is_float(p)]
+    targets = [p for p in body.placeholders if is_float(p)]
     found = compute_gradient(
         UOp.maketuple(*roots), UOp.maketuple(*cotangents), set(targets)
     )
@@ -456,8 +483,34 @@ def _cotangents(body, roots, cotangents):
     }
 
 
-def _is_float(uop):
+def is_float(uop):
     return dtypes.is_float(uop.dtype)
+
+
+def _has_leaf(uop):
+    """Whether a value has a gradient for anything stored.
+
+    A dropout mask, say, has none: it comes from random bits.
+    """
+    leaves, written, visited, stack = set(), set(), set(), [uop]
+    while stack:
+        uop = stack.pop()
+        if uop in visited:
+            continue
+        visited.add(uop)
+        if uop.op in (Ops.BUFFER, Ops.PARAM):
+            leaves.add(uop)
+        elif uop.op is Ops.AFTER:
+            written.add(base_buffer(uop))
+            stack += uop.src[1:]
+        else:
+            first = uop.op in (Ops.CALL, Ops.FUNCTION, Ops.STORE)
+            stack += [
+                s
+                for s in uop.src[first:]
+                if is_float(s) or s.dtype is dtypes.void
+            ]
+    return not leaves <= written
 
 
 def _sum_placeholder(uop):

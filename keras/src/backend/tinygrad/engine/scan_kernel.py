@@ -58,6 +58,7 @@ def launch(body, inputs, length, reverse):
     Raises:
         Unsupported: If the body needs what a plan does not offer.
     """
+    body = body.plain()
     n, m = len(body.carries), len(body.xs)
     carries, xs, consts = inputs[:n], inputs[n : n + m], inputs[n + m :]
     if not carries and not places(body)[1]:

@@ -42,6 +42,7 @@ def run_while(body, carries, limit=None):
         Unsupported: If the body needs what a plan does not offer.
     """
     inputs = [*carries, *map(Tensor, body.sources)]
+    loop, body = dataclasses.replace(body, ys=()), body.plain()
     device = body.outputs[0].device
     ready = [stored(t, device) for t in inputs]
     with lock:
@@ -56,7 +57,6 @@ def run_while(body, carries, limit=None):
         Tensor(BufferTemplate(p).make(buffer)).reshape(uop.shape)
         for p, buffer, uop in zip(body.carries, held, body.new_carries)
     ]
-    loop = dataclasses.replace(body, ys=())
 
     def vjp(cotangents):
         return gradient(loop, inputs, cotangents, count)
@@ -67,8 +67,7 @@ def run_while(body, carries, limit=None):
 def _plan(body):
     key = body.key()
     if key not in _plans:
-        spec, _ = lower_body(body, body.outputs)
-        _plans[key] = Plan(spec)
+        _plans[key] = Plan(lower_body(body, body.outputs)[0])
         if len(_plans) > _CAPACITY:
             _plans.popitem(last=False)
     _plans.move_to_end(key)
