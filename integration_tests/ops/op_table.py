@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from integration_tests.ops.nn_table import add_nn_ops
+
 FLOATS = ("float32", "float16", "bfloat16")
 INTS = ("int32", "uint8", "int8", "int16", "int64", "uint32")
 NUMBERS = FLOATS + INTS
@@ -554,6 +556,7 @@ def _table():
         gradient=False,
         **whole,
     )
+    add_nn_ops(add, FLOATS)
     return tuple(table)
 
 

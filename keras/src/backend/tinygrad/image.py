@@ -9,7 +9,6 @@ from tinygrad import Tensor
 from tinygrad import dtypes
 
 from keras.src.backend.common import standardize_dtype
-from keras.src.backend.common.dtypes import result_type
 from keras.src.backend.config import standardize_data_format
 from keras.src.backend.tinygrad import random
 from keras.src.backend.tinygrad.core import cast
@@ -21,6 +20,7 @@ from keras.src.backend.tinygrad.nn.activations import to_float_tensor
 from keras.src.backend.tinygrad.nn.activations import widen
 from keras.src.backend.tinygrad.nn.windows import pad_axes
 from keras.src.backend.tinygrad.nn.windows import taps
+from keras.src.backend.tinygrad.numpy.common import result_type
 
 RESIZE_INTERPOLATIONS = (
     "bilinear",

@@ -7,6 +7,7 @@ the function itself does not.
 
 import math
 
+from tinygrad import Tensor
 from tinygrad import dtypes
 
 from keras.src.backend.tinygrad import special
@@ -230,18 +231,16 @@ def log_softmax(x, axis=-1):
 
 
 def sparsemax(x, axis=-1):
-    # Martins and Astudillo, From Softmax to Sparsemax (2016).
     x = to_float_tensor(x)
     wide = widen(x)
-    fixed = wide.detach()
-    falling = sort(fixed, axis=axis).flip(axis)
-    rank_shape = [1] * x.ndim
-    rank_shape[axis] = x.shape[axis]
-    rank = type(x).arange(1, x.shape[axis] + 1).reshape(rank_shape)
-    kept = 1 + rank * falling > falling.cumsum(axis)
-    smallest = kept.where(falling, math.inf).min(axis=axis, keepdim=True)
-    # Given the support, the threshold is linear in what it supports.
-    support = fixed >= smallest
-    count = support.sum(axis=axis, keepdim=True)
-    total = support.where(wide, 0).sum(axis=axis, keepdim=True)
-    return support.where(wide - (total - 1) / count, 0).cast(x.dtype)
+    falling = sort(wide, axis=axis).flip(axis)
+    total = falling.cumsum(axis)
+    shape = [1] * x.ndim
+    shape[axis] = x.shape[axis]
+    rank = Tensor.arange(1, x.shape[axis] + 1).reshape(shape)
+    support = (1 + rank * falling > total).detach()
+    # The sum of all partial sums, as in the other backends, although Martins
+    # and Astudillo (2016) take the last one, with which results add up to 1.
+    total = support.where(total, 0).sum(axis=axis, keepdim=True)
+    threshold = (total - 1) / support.sum(axis=axis, keepdim=True)
+    return strict_clip(wide - threshold, 0).cast(x.dtype)
