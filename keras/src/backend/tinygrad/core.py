@@ -254,10 +254,18 @@ def _numpy_dtype(dtype):
     return np.dtype(dtype)
 
 
+def _common_dtype(tensors):
+    """Returns the tinygrad dtype that tensors of some dtypes get together."""
+    names = {standardize_dtype(t.dtype) for t in tensors}
+    # Keras' promotion makes 32 bits of 64, even where all have 64.
+    name = names.pop() if len(names) == 1 else result_type(*names)
+    return to_tinygrad_dtype(name)
+
+
 def _stack(values, dtype):
     """Stacks a nested sequence that holds tensors."""
     parts = [convert_to_tensor(v, dtype) for v in values]
-    dtype = to_tinygrad_dtype(result_type(*[p.dtype for p in parts]))
+    dtype = _common_dtype(parts)
     parts = [p.cast(dtype) for p in parts]
     return parts[0].stack(*parts[1:]) if len(parts) > 1 else parts[0][None]
 
@@ -355,7 +363,7 @@ def _select(tests, branches, operands):
         if all(v is None for v in values):
             return None
         values = [convert_to_tensor(v) for v in values]
-        dtype = to_tinygrad_dtype(result_type(*[v.dtype for v in values]))
+        dtype = _common_dtype(values)
         chosen = values[-1].cast(dtype)
         for test, value in zip(reversed(tests), reversed(values[:-1])):
             chosen = test.where(value.cast(dtype), chosen)
@@ -542,8 +550,7 @@ class _Step:
         ] or not all(is_tensor(y) for y in _leaves(self.result)):
             raise _NotALoop
         self.dtypes = [
-            to_tinygrad_dtype(result_type(before.dtype, after.dtype))
-            for before, after in zip(carries, new_carries)
+            _common_dtype(pair) for pair in zip(carries, new_carries)
         ]
         new_carries = [
             after.cast(before.dtype)

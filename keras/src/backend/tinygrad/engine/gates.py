@@ -71,8 +71,8 @@ def _kernel(formula, inputs, widths):
 
     Args:
         formula: Function of one function for each input, of the gate's
-            number, that gives the float32 uop at the unit. It returns a list
-            for each output, with a uop for each gate.
+            number, that gives the uop at the unit, float32 or float64. It
+            returns a list for each output, with a uop for each gate.
         inputs: List of `Tensor`s of shape `(batch, gates * units)`, or
             without the batch; the last one of shape `(batch, units)`.
         widths: Numbers of gates of the outputs.
@@ -82,9 +82,7 @@ def _kernel(formula, inputs, widths):
     """
     shape, dtype = inputs[-1].shape, inputs[-1].dtype
     device = next(t.device for t in inputs if t.device is not None)
-    inputs = [
-        t.clone(device=device) if t.device is None else t for t in inputs
-    ]
+    inputs = [t.clone(device=device) if t.device is None else t for t in inputs]
     outputs = [
         Tensor.empty(shape[0], n * shape[1], dtype=dtype, device=device)
         for n in widths
@@ -115,8 +113,10 @@ def _sink(formula, shape, out_shapes, in_shapes, dtype):
             buffer[sample, column] if len(buffer.shape) == 2 else buffer[column]
         )
 
+    wide = dtypes.float64 if dtype == dtypes.float64 else dtypes.float32
+
     def reader(buffer):
-        return lambda gate=0: place(buffer, gate).load().cast(dtypes.float32)
+        return lambda gate=0: place(buffer, gate).load().cast(wide)
 
     stores = [
         place(output, gate).store(value.cast(dtype))

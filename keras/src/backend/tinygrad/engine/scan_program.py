@@ -280,20 +280,23 @@ def _stores(values):
         Pair of lists: the roots of the graph, and the `BUFFER` uops, in the
         order of `values`.
     """
-    sink = UOp.sink(*values)
-    position = {u: i for i, u in enumerate(sink.toposort(enter_calls=False))}
     superseded = superseded_stores(values)
+    values = [stripped(v) for v in values]
+    nodes = UOp.sink(*values).toposort(enter_calls=False)
+    position = {u: i for i, u in enumerate(nodes)}
     stored, roots, buffers = {}, {}, {}
+    # What is computed first comes first: else what others use of it would be
+    # replaced in some of them alone.
     for i in sorted(range(len(values)), key=lambda i: position[values[i]]):
-        value = stripped(values[i]).substitute(stored, walk=True)
+        value = values[i].substitute(stored, walk=True)
         root, buffer = own_buffer(value, superseded)
         if buffer in buffers.values():
             size = value.max_numel()
             buffer = UOp.new_buffer(value.device, size, value.dtype)
             target = buffer.reshape(value.shape)
             root = target.after(target.store(value))
-        elif root is not value:
-            stored[stripped(values[i])] = root
+        elif root is not value and value.op is not Ops.BUFFER:
+            stored[values[i]] = root
         roots[i], buffers[i] = root, buffer
     order = range(len(values))
     return [roots[i] for i in order], [buffers[i] for i in order]
