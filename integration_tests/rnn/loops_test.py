@@ -1,0 +1,256 @@
+"""`scan` and its relatives: values, gradients, and one trace for all steps."""
+
+import numpy as np
+import pytest
+
+import keras
+from keras import ops
+from keras.src import backend
+from keras.src.backend.tinygrad import engine
+from keras.src.backend.tinygrad.core import remat
+from keras.src.backend.tinygrad.engine import scan_kernel
+from keras.src.backend.tinygrad.engine.gradient import gradients
+from keras.src.backend.tinygrad.engine.plan import Plan
+from keras.src.backend.tinygrad.engine.transfer import from_numpy
+from keras.src.backend.tinygrad.engine.transfer import to_numpy
+
+
+def normal(*shape):
+    return np.random.default_rng(sum(shape)).normal(size=shape)
+
+
+def tensor(array):
+    return from_numpy(np.asarray(array), "CPU")
+
+
+@pytest.fixture(params=["kernel", "launches"])
+def road(request, monkeypatch):
+    """Runs a test on the CPU's road and on that of other devices."""
+    if request.param == "launches":
+        monkeypatch.setattr(scan_kernel, "_calls", lambda program: None)
+
+
+def check_gradients(function, *arrays):
+    """Compares a scalar function's gradients with finite differences."""
+    tensors = [tensor(a) for a in arrays]
+    found = [to_numpy(g) for g in gradients(function(*tensors), tensors)]
+    for i, array in enumerate(arrays):
+        direction = normal(*array.shape, 7)[..., 0]
+        ends = []
+        for sign in (1, -1):
+            moved = list(tensors)
+            moved[i] = tensor(array + sign * 1e-6 * direction)
+            ends.append(float(to_numpy(function(*moved))))
+        slope = (ends[0] - ends[1]) / 2e-6
+        np.testing.assert_allclose(
+            (found[i] * direction).sum(), slope, rtol=1e-6, atol=1e-8
+        )
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("size", [3, 8])
+def test_scan_gradients(road, reverse, size):
+    def function(start, xs, weights, bias):
+        def step(carry, x):
+            new = ops.tanh(ops.matmul(carry, weights) + x + bias)
+            return new, carry * x
+
+        last, ys = ops.scan(step, start, xs, reverse=reverse)
+        return ops.sum(last * last) + ops.sum(ys * ys * ys)
+
+    check_gradients(
+        function,
+        normal(2, size),
+        normal(5, 2, size),
+        normal(size, size) * 0.3,
+        normal(size),
+    )
+
+
+def test_scan_matches_a_plain_loop(road):
+    xs = normal(6, 3).astype("float32")
+
+    def step(carry, x):
+        (a, n) = carry
+        return (a * 0.5 + x["x"], n + 1), {"before": a, "count": n}
+
+    start = (np.zeros(3, "float32"), np.int32(0))
+    (last, count), ys = ops.scan(step, start, {"x": xs}, reverse=True)
+    carry, before = np.zeros(3), []
+    for x in xs[::-1]:
+        before.insert(0, carry)
+        carry = carry * 0.5 + x
+    np.testing.assert_allclose(to_numpy(last), carry, rtol=1e-6)
+    np.testing.assert_allclose(to_numpy(ys["before"]), before, atol=1e-6)
+    assert int(count) == 6
+    assert to_numpy(ys["count"]).tolist() == [5, 4, 3, 2, 1, 0]
+
+
+def test_body_is_traced_once_and_compiled_once():
+    calls = []
+
+    def step(carry, x):
+        calls.append(1)
+        return carry * 0.25 + x, carry
+
+    for length in (10, 1000):
+        del calls[:]
+        xs = np.ones((length, 5), "float32")
+        last, _ = ops.scan(step, np.zeros(5, "float32"), xs)
+        np.testing.assert_allclose(to_numpy(last), 4 / 3, rtol=1e-6)
+        assert len(calls) == 1
+
+
+def test_nested_scans_differentiate():
+    def function(start, xs):
+        def inner(carry, x):
+            return carry * 0.5 + x * x, carry
+
+        def outer(carry, x):
+            return ops.scan(inner, carry, x)
+
+        last, ys = ops.scan(outer, start, xs)
+        return ops.sum(last * last) + ops.sum(ys * ys)
+
+    check_gradients(function, normal(3), normal(4, 2, 3))
+
+
+def test_carries_that_trade_places():
+    def step(carry, _):
+        a, b = carry
+        return (b, a + b), a
+
+    _, ys = ops.scan(step, (np.int32(0), np.int32(1)), length=9)
+    assert to_numpy(ys).tolist() == [0, 1, 1, 2, 3, 5, 8, 13, 21]
+
+
+def test_integer_carry_becomes_floating():
+    result = ops.fori_loop(0, 3, lambda i, x: x * 0.5, 8)
+    assert backend.standardize_dtype(result.dtype) == "float32"
+    assert float(result) == 1.0
+
+
+def test_variables_are_carried_from_step_to_step():
+    total = keras.Variable(np.zeros(2, "float32"))
+
+    def step(carry, x):
+        total.assign(total + x)
+        return carry, total.value
+
+    _, ys = ops.scan(step, np.float32(0), np.ones((4, 2), "float32"))
+    assert to_numpy(ys)[:, 0].tolist() == [1, 2, 3, 4]
+    assert to_numpy(total.value).tolist() == [4, 4]
+
+
+def test_random_numbers_differ_from_step_to_step():
+    generator = keras.random.SeedGenerator(0)
+    drawn = ops.map(
+        lambda x: keras.random.uniform((3,), seed=generator), np.ones(5)
+    )
+    assert len(np.unique(to_numpy(drawn))) == 15
+
+
+def test_body_that_reads_values_runs_step_by_step():
+    xs = np.arange(4, dtype="int32")
+    _, ys = ops.scan(lambda c, x: (c, np.int32(2 ** int(x))), 0, xs)
+    assert to_numpy(ys).tolist() == [1, 2, 4, 8]
+
+
+def test_scan_inside_a_compiled_step():
+    weights = keras.Variable(np.full((3,), 0.5, "float32"))
+
+    def function(inputs):
+        last, _ = ops.scan(lambda c, x: (c * weights + x, c), inputs[0], inputs)
+        return last, []
+
+    step = engine.compile_step(function)
+    for seed in range(3):
+        xs = normal(5, 3 + 0 * seed).astype("float32") + seed
+        expected = xs[0]
+        for x in xs:
+            expected = expected * 0.5 + x
+        np.testing.assert_allclose(to_numpy(step(xs)), expected, rtol=1e-5)
+
+
+def test_while_loop_differentiates():
+    def function(x, factor):
+        _, y = ops.while_loop(
+            lambda i, y: ops.sum(ops.abs(y)) < 50.0,
+            lambda i, y: (i + 1, y * factor),
+            (0, x),
+        )
+        return ops.sum(y * y)
+
+    check_gradients(function, normal(4), np.full((1,), 1.3))
+
+
+def test_while_loop_ends():
+    count = ops.while_loop(lambda i: i < 7, lambda i: i + 2, 0)
+    assert int(count) == 8
+    count = ops.while_loop(lambda i: i < 0, lambda i: i + 2, 0)
+    assert int(count) == 0
+    count = ops.while_loop(
+        lambda i: i < 100, lambda i: i + 2, 0, maximum_iterations=3
+    )
+    assert int(count) == 6
+
+
+def test_second_gradient_needs_an_unrolled_loop():
+    x = tensor(np.ones((3, 2), "float32"))
+
+    def gradient(unroll):
+        start = np.zeros(2, "float32")
+        last, _ = ops.scan(
+            lambda c, x: (c * 0.5 + x * x, c), start, x, unroll=unroll
+        )
+        return gradients(ops.sum(last * last), [x])[0]
+
+    with pytest.raises(NotImplementedError, match="unroll=True"):
+        gradients(ops.sum(gradient(False) ** 2), [x])
+    (second,) = gradients(ops.sum(gradient(True) ** 2), [x])
+    assert np.isfinite(to_numpy(second)).all()
+
+
+def test_remat_computes_again(monkeypatch):
+    products = []
+    run = Plan.run
+
+    def counting(plan, inputs, var_vals=None):
+        programs = [launch.program.arg.name for launch in plan.launches]
+        products.append(sum("gemm" in name for name in programs))
+        return run(plan, inputs, var_vals)
+
+    monkeypatch.setattr(Plan, "run", counting)
+    x, weights = tensor(normal(8, 8)), tensor(normal(8, 8) * 0.3)
+
+    def function(x):
+        return ops.tanh(ops.matmul(ops.tanh(ops.matmul(x, weights)), weights))
+
+    results = []
+    for f in (function, remat(function)):
+        found = gradients(ops.sum(f(x) ** 2), [x, weights])
+        engine.realize(*found)
+        results.append([to_numpy(g) for g in found])
+    for kept, again in zip(*results):
+        np.testing.assert_allclose(kept, again, rtol=1e-12)
+    assert products[1] > products[0] > 0
+
+
+def test_custom_gradient_gets_all_cotangents():
+    seen = []
+
+    @ops.custom_gradient
+    def double(x):
+        def grad(*args, upstream=None):
+            seen.append([to_numpy(g).tolist() for g in upstream])
+            return upstream[0] * 10 + upstream[1] * 100
+
+        return (x * 2, x * 3), grad
+
+    x = tensor(np.ones(2))
+    a, b = double(x)
+    (g,) = gradients(ops.sum(a) + ops.sum(b * 2), [x])
+    assert to_numpy(g).tolist() == [210, 210]
+    (g,) = gradients(ops.sum(double(x)[1]), [x])
+    assert to_numpy(g).tolist() == [100, 100]
+    assert seen == [[[1, 1], [2, 2]], [[0, 0], [1, 1]]]
