@@ -126,3 +126,9 @@ def test_bfloat16_casts_round_within_a_kernel():
     t = from_numpy(x, "CPU")
     got = to_numpy(t.bfloat16().float())
     np.testing.assert_array_equal(got, x.astype("bfloat16").astype("float32"))
+
+
+def test_no_process_compiles_without_these_patches():
+    from tinygrad.engine.worker import get_worker_pool
+
+    assert get_worker_pool() is None

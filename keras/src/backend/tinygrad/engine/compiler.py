@@ -16,6 +16,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 
+from keras.src.backend.tinygrad.engine.internals import PARALLEL
 from keras.src.backend.tinygrad.engine.internals import ClangCompiler
 from keras.src.backend.tinygrad.engine.internals import ClangRenderer
 from keras.src.backend.tinygrad.engine.internals import CompileError
@@ -117,6 +118,8 @@ def install(original):
             what tinygrad itself has there.
     """
     ClangCompiler.compile = _compile
+    # tinygrad's pool of compiling processes would know of none of this.
+    PARALLEL.value = 0
     # clang before 15 has no type __bf16 on x86. tinygrad computes bfloat16
     # in float32 and moves bits, for which an integer type does as well.
     ClangRenderer.type_map = {

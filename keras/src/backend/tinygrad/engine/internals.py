@@ -4,6 +4,7 @@ A tinygrad upgrade has this one module to look at: what is not importable as
 `from tinygrad import ...` is re-exported from here to the rest of the engine.
 """
 
+import tinygrad.codegen as codegen_module  # noqa: F401
 import tinygrad.codegen.opt.heuristic as heuristic_module  # noqa: F401
 import tinygrad.device as device_module  # noqa: F401
 import tinygrad.engine.jit as jit_module  # noqa: F401
@@ -42,6 +43,7 @@ from tinygrad.helpers import BEAM  # noqa: F401
 from tinygrad.helpers import DEBUG  # noqa: F401
 from tinygrad.helpers import JIT  # noqa: F401
 from tinygrad.helpers import JIT_BATCH_SIZE  # noqa: F401
+from tinygrad.helpers import PARALLEL  # noqa: F401
 from tinygrad.helpers import SCACHE  # noqa: F401
 from tinygrad.helpers import VIZ  # noqa: F401
 from tinygrad.helpers import Context  # noqa: F401

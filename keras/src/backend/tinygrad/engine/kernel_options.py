@@ -7,7 +7,7 @@ sum carried from one turn to the next:
 
 - Elementwise kernels: the dimension that the result is contiguous in comes
   innermost; where an operand is contiguous in another, both are cut into
-  small tiles.
+  small tiles, which are written out where little is computed.
 - A reduction over rows keeps one accumulator for each column, and goes
   through memory once, rather than once for each column.
 - A sum along contiguous memory is left to the compiler, which is told that it
@@ -24,6 +24,7 @@ import math
 from keras.src.backend.tinygrad.engine.internals import AddrSpace
 from keras.src.backend.tinygrad.engine.internals import AxisType
 from keras.src.backend.tinygrad.engine.internals import ClangRenderer
+from keras.src.backend.tinygrad.engine.internals import GroupOp
 from keras.src.backend.tinygrad.engine.internals import Ops
 from keras.src.backend.tinygrad.engine.internals import Opt
 from keras.src.backend.tinygrad.engine.internals import OptOps
@@ -38,7 +39,9 @@ from keras.src.backend.tinygrad.engine.internals import identity_element
 LANES = 32
 # Accumulators of a reduction over rows: they stay in the first-level cache.
 MAX_COLUMNS = 2048
-TILE = 8
+_TILES = (8, 6, 5, 4, 7)
+# What tinygrad writes out as long polynomials.
+_FUNCTIONS = {Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.POW}
 # Up to this many terms a reduction is written out.
 MAX_UNROLLED = 8
 # Second number of the loops that the compiler is told to vectorize.
@@ -122,18 +125,32 @@ def _arrange_elementwise(kernel, end, store):
             (r for r in ranges if r is not inner and _stride(load, r) == 1),
             across,
         )
-    if across is not None:
-        for axis in (across, inner):
-            tile = _tile(axis)
-            if tile is None:
-                return
-        for axis in (across, inner):
-            kernel.shift_to(axis, _tile(axis), axis.arg[-1])
+    if across is None:
+        return
+    unrolled = _divisor(across, (8, 4)), _divisor(inner, (4,))
+    if None not in unrolled and not _is_heavy(store.src[1]):
+        # Few operations: vectors are loaded, turned and stored.
+        for axis, count in zip((across, inner), unrolled):
+            kernel.apply_opt(Opt(OptOps.UPCAST, kernel.rngs.index(axis), count))
+            inner = next((r for r in kernel.rngs if r.arg == inner.arg), inner)
+        return
+    tiles = _divisor(across, _TILES), _divisor(inner, _TILES)
+    if None not in tiles:
+        for axis, count in zip((across, inner), tiles):
+            kernel.shift_to(axis, count, axis.arg[-1])
 
 
-def _tile(axis):
+def _divisor(axis, candidates):
     size = _size(axis)
-    return next((n for n in (TILE, 6, 5, 4, 7) if size % n == 0), None)
+    if size is None:
+        return None
+    return next((n for n in candidates if size % n == 0), None)
+
+
+def _is_heavy(value):
+    """Whether the C compiler must vectorize what is computed, in a loop."""
+    operations = [u.op for u in value.toposort() if u.op in GroupOp.ALU]
+    return len(operations) > 20 or any(op in _FUNCTIONS for op in operations)
 
 
 def _arrange_reduction(kernel, end, store, reduces):
