@@ -196,9 +196,7 @@ def _chart(results, path):
             width,
             label=backend,
         )
-    axes.set_xticks(
-        [x + 0.4 - width / 2 for x in range(len(models))], models
-    )
+    axes.set_xticks([x + 0.4 - width / 2 for x in range(len(models))], models)
     axes.set_yscale("log")
     axes.set_ylabel("training step (ms)")
     axes.legend()

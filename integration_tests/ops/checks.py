@@ -61,9 +61,7 @@ def compare(op, ours, theirs, args, dtype):
 
 
 def _assert_close(a, b, rtol):
-    wide = np.result_type(
-        "complex128" if a.dtype.kind == "c" else "float64"
-    )
+    wide = np.result_type("complex128" if a.dtype.kind == "c" else "float64")
     exact = a.dtype.kind in "biu" and b.dtype.kind in "biu"
     if exact:
         agree = np.array_equal(a, b)
@@ -146,9 +144,7 @@ def check_gradient(op, args, kwargs, seed):
     """Compares gradients with central differences in float64."""
     rng = np.random.default_rng(seed)
     arrays, rebuild = _split(args)
-    arrays = [
-        a.astype("float64") if a.dtype.kind == "f" else a for a in arrays
-    ]
+    arrays = [a.astype("float64") if a.dtype.kind == "f" else a for a in arrays]
     weights = None
 
     def loss(arrays):

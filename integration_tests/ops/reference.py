@@ -95,9 +95,9 @@ def _call(name, args, kwargs):
 
     result = find(name)(*args, **kwargs)
     return keras.tree.map_structure(
-        lambda x: keras.ops.convert_to_numpy(x)
-        if keras.ops.is_tensor(x)
-        else x,
+        lambda x: (
+            keras.ops.convert_to_numpy(x) if keras.ops.is_tensor(x) else x
+        ),
         result,
     )
 

@@ -208,7 +208,11 @@ def convert_to_tensor(x, dtype=None, sparse=None, ragged=None):
     if isinstance(x, Tensor):
         if x.device is not None and x.device != get_device():
             x = x.to(get_device())
-        return x.cast(to_tinygrad_dtype(dtype or x.dtype))
+        target = to_tinygrad_dtype(dtype or x.dtype)
+        if x.dtype != target and not x.is_floating_point():
+            # Integers and booleans carry no gradient back.
+            x = x.detach()
+        return x.cast(target)
     if isinstance(x, KerasTensor):
         raise ValueError(
             "A symbolic `KerasTensor` has no value to convert to a tensor. "
