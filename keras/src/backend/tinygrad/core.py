@@ -175,8 +175,11 @@ class UpdateScope(StatelessScope):
             self.losses = outer.losses
 
     def add_update(self, update):
-        super().add_update(update)
-        self.updated[id(update[0])] = update[0]
+        # No gradient flows through an assignment, as outside a scope: what
+        # follows the update of a discriminator, say, is no function of it.
+        variable, value = update
+        super().add_update((variable, stop_gradient(value)))
+        self.updated[id(variable)] = variable
 
     def get_current_value(self, variable):
         # Keras takes what the scope answers for the value, untouched

@@ -16,6 +16,7 @@ from keras.src.backend import config
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.tinygrad import engine
 from keras.src.backend.tinygrad.core import UpdateScope
+from keras.src.backend.tinygrad.core import get_device
 from keras.src.backend.tinygrad.core import uninitialized_variables
 from keras.src.backend.tinygrad.engine.gradient import gradients
 from keras.src.trainers import trainer as base_trainer
@@ -85,32 +86,22 @@ class TinygradTrainer(base_trainer.Trainer):
         batch = next(leaf for leaf in tree.flatten(x) if leaf is not None)
         self._loss_tracker.update_state(loss, sample_weight=batch.shape[0])
 
-    def _make_function(self, step):
-        """Returns a function of a list of batches; the last result counts."""
-        run = step if self.run_eagerly else _Step(self, step)
-
-        def function(batches):
-            return [run(batch) for batch in batches]
-
-        return function
-
     def make_train_function(self, force=False):
         if self.train_function is None or force:
-            steps = self._make_function(self.train_step)
-            self.train_function = lambda batches: steps(batches)[-1]
-        return self.train_function
+            self.train_function = _Function(self, self.train_step, _last)
+        return _refreshed(self.train_function)
 
     def make_test_function(self, force=False):
         if self.test_function is None or force:
-            steps = self._make_function(self.test_step)
-            self.test_function = lambda batches: steps(batches)[-1]
-        return self.test_function
+            self.test_function = _Function(self, self.test_step, _last)
+        return _refreshed(self.test_function)
 
     def make_predict_function(self, force=False):
         if self.predict_function is None or force:
-            steps = self._make_function(self.predict_step)
-            self.predict_function = lambda batches: _concatenate(steps(batches))
-        return self.predict_function
+            self.predict_function = _Function(
+                self, self.predict_step, _concatenate
+            )
+        return _refreshed(self.predict_function)
 
     @traceback_utils.filter_traceback
     def fit(
@@ -170,6 +161,8 @@ class TinygradTrainer(base_trainer.Trainer):
         for epoch in range(self._initial_epoch or initial_epoch, epochs):
             self.reset_metrics()
             callbacks.on_epoch_begin(epoch)
+            # A callback may have frozen layers, say.
+            self.make_train_function()
             logs = {}
             for first, last, data in batches:
                 callbacks.on_train_batch_begin(first)
@@ -308,6 +301,11 @@ class TinygradTrainer(base_trainer.Trainer):
             callbacks.on_predict_batch_end(last, {"outputs": result})
             if self.stop_predicting:
                 break
+        if not outputs:
+            raise ValueError(
+                "`predict` needs at least one batch, and the data has none. "
+                f"Received: x={x}"
+            )
         callbacks.on_predict_end()
         return _concatenate(outputs)
 
@@ -369,19 +367,64 @@ def _concatenate(results):
     return tree.map_structure(join, *results)
 
 
+def _last(results):
+    return results[-1]
+
+
+def _refreshed(function):
+    # A subclass may put a function of its own in place.
+    if isinstance(function, _Function):
+        function.refresh()
+    return function
+
+
+class _Function:
+    """A function of a list of batches, each of which a step is run on."""
+
+    def __init__(self, trainer, step, join):
+        self.step = step if trainer.run_eagerly else _Step(trainer, step)
+        self.join = join
+
+    def __call__(self, batches):
+        return self.join([self.step(batch) for batch in batches])
+
+    def refresh(self):
+        if isinstance(self.step, _Step):
+            self.step.refresh()
+
+
 class _Step:
     """A trainer's step, compiled; uncompiled where it reads host values."""
 
     def __init__(self, trainer, step):
+        self.trainer = trainer
         self.must_compile = trainer.jit_compile
         self.step = step
         self.compiled = engine.compile_step(self._trace)
+        self.models = {}
+        self.model = None
+
+    def refresh(self):
+        """Looks what the model is made of now: a trace holds for that."""
+        self.model = self.models.setdefault(self._parts(), len(self.models))
+
+    def _parts(self):
+        parts = []
+        for layer in self.trainer._flatten_layers():
+            parts.append(layer)
+            for variables in (
+                layer._trainable_variables,
+                layer._non_trainable_variables,
+            ):
+                for variable in variables:
+                    parts += (id(variable), variable.trainable)
+        return tuple(parts)
 
     def __call__(self, data):
         if self.compiled is None:
             return self.step(data)
         try:
-            return self.compiled(data)
+            return self.compiled(data, (self.model, get_device()))
         except engine.HostReadError as error:
             if self.must_compile:
                 raise
@@ -406,4 +449,10 @@ class _Step:
             # The step made variables, which have their buffers only now.
             with UpdateScope(collect_losses=True) as scope:
                 outputs = self.step(data)
-        return outputs, scope.updates()
+            self.models[self._parts()] = self.model
+        # What is computed on the scope's device stays where the variable is.
+        updates = [
+            (variable, value.to(variable._value.device))
+            for variable, value in scope.updates()
+        ]
+        return outputs, updates
