@@ -28,7 +28,9 @@ from keras.src.backend.tinygrad.engine.internals import HCQBuffer
 from keras.src.backend.tinygrad.engine.internals import LRUAllocator
 from keras.src.backend.tinygrad.engine.internals import MMIOInterface
 from keras.src.backend.tinygrad.engine.internals import Ops
+from keras.src.backend.tinygrad.engine.internals import PatternMatcher
 from keras.src.backend.tinygrad.engine.internals import UOp
+from keras.src.backend.tinygrad.engine.internals import codegen_module
 from keras.src.backend.tinygrad.engine.internals import device_module
 from keras.src.backend.tinygrad.engine.internals import getenv
 from keras.src.backend.tinygrad.engine.internals import helpers_module
@@ -117,6 +119,20 @@ def apply():
     compiler.install(_original)
     # Its loops are shaped for a CPU, not for a GPU.
     kernel_options.install(_original)
+    # A cast to float16 and back rounds, and overflows beyond 65504.
+    codegen_module.pm_simplify_add_image = _with_all_casts(
+        _original(codegen_module, "pm_simplify_add_image")
+    )
+
+
+def _with_all_casts(matcher):
+    return PatternMatcher(
+        [
+            (p, rewrite)
+            for p, rewrite in matcher.patterns
+            if Ops.CAST not in p.op
+        ]
+    )
 
 
 def _realize(self, *others, do_update_stats=True):

@@ -42,7 +42,7 @@ from keras.src.backend.tinygrad.engine.internals import runtime_cache
 from keras.src.backend.tinygrad.engine.internals import to_program_cache
 from keras.src.backend.tinygrad.engine.internals import to_program_key
 
-_MAGIC = b"KTG1"
+_MAGIC = b"KTG2"
 _OFF = ("0", "off", "false", "no")
 # How many entries are written between two looks at the folder's size.
 _TRIM_INTERVAL = 512
