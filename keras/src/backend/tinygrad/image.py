@@ -218,7 +218,9 @@ def _fit_aspect_ratio(images, axes, size, fill_value):
             # The same on both sides, whether or not the difference is odd.
             margin = int(float(max(actual, count) - actual) / 2)
             padding[axis] = (margin, margin)
-    return images.pad(tuple(padding), value=fill_value or 0)
+    # The value takes the images' dtype, not the reverse.
+    padded = images.pad(tuple(padding), value=fill_value or 0)
+    return padded.cast(images.dtype)
 
 
 def _resize_nearest(images, axis, count):
