@@ -332,11 +332,7 @@ def _table():
         lambda d: (
             lambda shape: (
                 (d.array(shape),),
-                {
-                    "axes": tuple(
-                        int(a) for a in d.rng.permutation(len(shape))
-                    )
-                },
+                {"axes": tuple(int(a) for a in d.rng.permutation(len(shape)))},
             )
         )(d.shape()),
         dtypes=ALL,
@@ -480,9 +476,9 @@ def _table():
     )
     add(
         "dot",
-        lambda d: (
-            lambda k: ((d.array((3, k)), d.array((k, 2))), {})
-        )(d.integer(1, 5)),
+        lambda d: (lambda k: ((d.array((3, k)), d.array((k, 2))), {}))(
+            d.integer(1, 5)
+        ),
         rtol=1e-4,
     )
     add(
@@ -503,9 +499,9 @@ def _table():
     )
     add(
         "linalg.solve",
-        lambda d: (
-            lambda a: ((a, d.array((*a.shape[:-1], 2))), {})
-        )(_matrix(d, 8.0)),
+        lambda d: (lambda a: ((a, d.array((*a.shape[:-1], 2))), {}))(
+            _matrix(d, 8.0)
+        ),
         **f32,
     )
     add(
@@ -588,8 +584,15 @@ def _draw_matmul(d):
 def _draw_einsum(d):
     sizes = {letter: d.integer(1, 4) for letter in "abcd"}
     equation = d.choice(
-        "abc,acd->abd", "ab,bc->ac", "abc,abc->b", "ab,cb->ca", "ab,b->a",
-        "a,b->ab", "abc->cb", "ab->", "aa->a",
+        "abc,acd->abd",
+        "ab,bc->ac",
+        "abc,abc->b",
+        "ab,cb->ca",
+        "ab,b->a",
+        "a,b->ab",
+        "abc->cb",
+        "ab->",
+        "aa->a",
     )
     operands = equation.split("->")[0].split(",")
     arrays = [d.array([sizes[c] for c in terms]) for terms in operands]
