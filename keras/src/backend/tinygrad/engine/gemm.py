@@ -90,6 +90,7 @@ def matmul(a, b):
         shape += (out.shape[-2],) if a.ndim > 1 else ()
         shape += (out.shape[-1],) if b.ndim > 1 else ()
         return out.reshape(shape)
+    _broadcast(a.shape, b.shape)
     dtype = a.dtype
     if dtype == dtypes.int8:
         return _int8_product(a, b)

@@ -24,6 +24,7 @@ from keras.src.backend.tinygrad.engine.gemm import matmul
 from keras.src.backend.tinygrad.engine.internals import VIZ
 from keras.src.backend.tinygrad.engine.internals import CPUAllocator
 from keras.src.backend.tinygrad.engine.internals import CPUProgram
+from keras.src.backend.tinygrad.engine.internals import DType
 from keras.src.backend.tinygrad.engine.internals import HCQBuffer
 from keras.src.backend.tinygrad.engine.internals import LRUAllocator
 from keras.src.backend.tinygrad.engine.internals import MMIOInterface
@@ -39,6 +40,7 @@ from keras.src.backend.tinygrad.engine.internals import ops_cpu_module
 from keras.src.backend.tinygrad.engine.internals import tensor_module
 from keras.src.backend.tinygrad.engine.realize import realize
 from keras.src.backend.tinygrad.engine.runtime_lock import lock
+from keras.src.backend.tinygrad.engine.transfer import NUMPY_DTYPES
 from keras.src.backend.tinygrad.engine.transfer import from_numpy
 from keras.src.backend.tinygrad.engine.transfer import to_numpy
 
@@ -89,6 +91,8 @@ def apply():
     for name in _OPERATORS:
         setattr(Tensor, name, _operator(name, _original(Tensor, name)))
     Tensor.__array_priority__ = 100
+    # People, and Keras' tests, read a dtype's name; tinygrad spells C types.
+    DType.__str__ = _dtype_name
     _iterate_snapshots_of_live_tensors()
     # A shape of plain numbers is simplified already; tinygrad would rewrite
     # it at each movement op, for half of the time that building a graph takes.
@@ -181,7 +185,17 @@ def _operator(name, original):
         if isinstance(other, Tensor):
             if name == "__matmul__" and other.dtype == self.dtype:
                 return matmul(self, other)
-            return original(self, other)
+            try:
+                result = original(self, other)
+                # A node finds its shape, or none, when it is asked for.
+                result.shape
+                return result
+            except IndexError:
+                raise ValueError(
+                    f"`{name}` expects operands whose shapes broadcast. "
+                    f"Received: shapes {self.shape} and {other.shape}, dtypes "
+                    f"{self.dtype} and {other.dtype}"
+                ) from None
         if isinstance(other, (int, float, UOp)):
             return original(self, other)
         # Imported at use: the engine stands below it.
@@ -198,6 +212,11 @@ def _operator(name, original):
         return NotImplemented
 
     return operator
+
+
+def _dtype_name(self):
+    known = NUMPY_DTYPES.get(self)
+    return repr(self) if known is None else f"dtypes.{known.name}"
 
 
 class _LiveTensors(dict):

@@ -1,0 +1,20 @@
+"""What the patches to tinygrad's classes are for."""
+
+import keras
+import pytest
+
+
+def test_operands_that_do_not_broadcast_are_named():
+    x, y = keras.ops.ones((40, 3, 2)), keras.ops.ones((40, 1))
+    for combine in (lambda: x - y, lambda: x * y, lambda: x**y):
+        with pytest.raises(ValueError, match=r"\(40, 3, 2\) and \(40, 1\)"):
+            combine()
+    with pytest.raises(ValueError, match=r"\(40, 3, 2\) and \(7, 2, 2\)"):
+        x @ keras.ops.ones((7, 2, 2))
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float16", "float32", "bfloat16", "uint8", "float8_e4m3fn"]
+)
+def test_a_dtype_prints_the_name_that_keras_gives_it(dtype):
+    assert str(keras.ops.zeros((2,), dtype).dtype) == f"dtypes.{dtype}"
