@@ -77,12 +77,27 @@ def lint(python):
 
 def own_tests(python):
     # By group, so that tests that share an environment share a worker.
+    return _pytest(
+        python,
+        "own",
+        *("-n", WORKERS, "--dist", "loadgroup"),
+        "integration_tests",
+        "--ignore=integration_tests/wheel",
+    )
+
+
+def wheel_tests(python):
+    # In one process: all of them change the same environments.
+    return _pytest(python, "wheel", "integration_tests/wheel")
+
+
+def _pytest(python, report, *arguments):
     return subprocess.run(
         [
             str(python),
-            *("-m", "pytest", "integration_tests"),
-            *("-n", WORKERS, "--dist", "loadgroup"),
-            f"--junit-xml={REPORTS / 'own.xml'}",
+            *("-m", "pytest"),
+            f"--junit-xml={REPORTS / report}.xml",
+            *arguments,
         ],
         cwd=environments.REPOSITORY,
         env=environments.inside(python),
@@ -125,6 +140,7 @@ def main():
     stages.run("set up", lambda: set_up(python))
     stages.run("lint", lambda: lint(python))
     stages.run("own tests", lambda: own_tests(python))
+    stages.run("the installed wheel", lambda: wheel_tests(python))
     stages.run("slice of Keras' suite", lambda: upstream_slice(python))
     print("\n== results")
     print("\n".join(stages.lines()))

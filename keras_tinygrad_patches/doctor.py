@@ -127,13 +127,25 @@ def _report_fork(made, distribution):
         )
 
 
+def _place(name):
+    """Returns the folder that a distribution is installed in."""
+    distribution = importlib.metadata.distribution(name)
+    return pathlib.Path(distribution.locate_file("")).resolve()
+
+
 def _report_tree(made, distribution):
     if distribution is None:
         _report_checkout(made)
         return
+    place = _place(distribution.name)
     others = sorted(
-        {*importlib.metadata.packages_distributions().get("keras", [])}
+        name
+        for name in {
+            *importlib.metadata.packages_distributions().get("keras", [])
+        }
         - {distribution.name}
+        # One in another folder of `sys.path` overwrites nothing.
+        if _place(name) == place
     )
     changed, missing = _compare_with_record(distribution)
     if not changed and not missing and not others:

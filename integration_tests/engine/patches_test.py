@@ -1,7 +1,8 @@
 """What the patches to tinygrad's classes are for."""
 
-import keras
 import pytest
+
+import keras
 
 
 def test_operands_that_do_not_broadcast_are_named():

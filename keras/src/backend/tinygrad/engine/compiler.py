@@ -149,12 +149,17 @@ def _compile(self, source):
     toolchain = find()
     if toolchain is None:
         raise RuntimeError(REMEDY)
-    result = subprocess.run(
-        [*toolchain.command(self.arch), *FLAGS, *self.args, "-", "-o", "-"],
-        input=source.encode(),
-        capture_output=True,
-        env=_environment(toolchain),
-    )
+    command = [*toolchain.command(self.arch), *FLAGS, *self.args]
+    # clang 14 crashes on some float16 kernels while it optimizes them.
+    for less_optimized in ([], ["-O1"], ["-O0"]):
+        result = subprocess.run(
+            [*command, *less_optimized, "-", "-o", "-"],
+            input=source.encode(),
+            capture_output=True,
+            env=_environment(toolchain),
+        )
+        if not result.returncode:
+            break
     if result.returncode:
         raise CompileError(
             f"{toolchain.path} could not compile a kernel:\n"

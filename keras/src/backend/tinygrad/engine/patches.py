@@ -99,6 +99,9 @@ def apply():
     UOp.simplify = _simplify(_original(UOp, "simplify"))
     # tinygrad compares a new node's op with forty cases, one by one.
     uop_speed.install(_original)
+    # tinygrad refuses devices while it generates code, by one flag for all
+    # threads: another thread that runs meanwhile would be refused its own.
+    device_module.ALLOW_DEVICE_USAGE = True
     # A forked child must not write into its parent's memory.
     CPUAllocator._alloc = _private_alloc(_original(CPUAllocator, "_alloc"))
     # Freed memory would be kept for reuse without bound.

@@ -126,10 +126,12 @@ def linspace(
     compute_dtype = floating(
         *[getattr(v, "dtype", type(v)) for v in (start, stop)]
     )
-    points, step = _spaced(start, stop, num, endpoint, axis, compute_dtype)
     dtype = compute_dtype if dtype is None else standardize_dtype(dtype)
+    # Rounded down, a number just below an integer is off by one.
+    spaced_dtype = "float64" if "int" in dtype else compute_dtype
+    points, step = _spaced(start, stop, num, endpoint, axis, spaced_dtype)
     if "int" in dtype:
-        points = points.floor()
+        points, step = points.floor(), cast(step, compute_dtype)
     points = cast(points, dtype)
     return (points, step) if retstep else points
 
