@@ -60,6 +60,20 @@ class Toolchain:
         architecture = {"arm64": "aarch64"}.get(architecture, architecture)
         return [self.path, "cc", "-target", f"{architecture}-freestanding"]
 
+    def options(self, arguments):
+        """Returns tinygrad's compiler arguments as this compiler spells them.
+
+        Args:
+            arguments: List of clang's arguments for a processor.
+        """
+        if self.name == "clang":
+            return list(arguments)
+        # zig writes the names of processors with underscores alone.
+        return [
+            a[:7] + a[7:].replace("-", "_") if a.startswith("-march=") else a
+            for a in arguments
+        ]
+
 
 @functools.cache
 def find():
@@ -149,7 +163,8 @@ def _compile(self, source):
     toolchain = find()
     if toolchain is None:
         raise RuntimeError(REMEDY)
-    command = [*toolchain.command(self.arch), *FLAGS, *self.args]
+    command = [*toolchain.command(self.arch), *FLAGS]
+    command += toolchain.options(self.args)
     # clang 14 crashes on some float16 kernels while it optimizes them.
     for less_optimized in ([], ["-O1"], ["-O0"]):
         result = subprocess.run(
