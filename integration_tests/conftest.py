@@ -5,6 +5,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
+import pytest
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 # Before any test imports Keras: the tree of this repository, on its backend,
@@ -15,3 +18,14 @@ os.environ["KERAS_HOME"] = tempfile.mkdtemp(prefix="keras-home-")
 
 # Programs and settings rather than tests.
 collect_ignore = ["benchmarks", "demo", "upstream"]
+
+
+@pytest.fixture(autouse=True)
+def same_draws(request, monkeypatch):
+    """A module's `RNG` starts anew for each test.
+
+    Otherwise a test's inputs would depend on the tests that ran before it in
+    its process, and a failure in parallel runs would not come again alone.
+    """
+    if hasattr(request.module, "RNG"):
+        monkeypatch.setattr(request.module, "RNG", np.random.default_rng(0))

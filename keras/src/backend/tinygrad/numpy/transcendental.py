@@ -195,16 +195,16 @@ def _half_pi_parts(bits, count):
 
 _HALF_PI_32 = _half_pi_parts(12, 6)
 _HALF_PI_64 = _half_pi_parts(26, 5)
-# Below, whole multiples of pi / 2 split into two halves whose products with
-# the parts above are exact.
-_LARGEST_32 = 2.0**24
+# Below, the number of quarter turns is rounded right, and splits into two
+# halves whose products with the parts above are exact.
+_LARGEST_32 = 2.0**23
 _LARGEST_64 = 2.0**52
 
 
 def _reduce(x):
     """Returns `x - n * pi / 2` in [-pi / 4, pi / 4], and `n` modulo 4.
 
-    Exact to the last place up to 2**24 in float32 and 2**52 in float64.
+    Exact to the last place up to 2**23 in float32 and 2**52 in float64.
     """
     n = x * (2 / math.pi)
     n = (n + (n < 0).where(-0.5, 0.5)).trunc()
