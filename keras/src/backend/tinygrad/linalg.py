@@ -29,6 +29,8 @@ from keras.src.backend.tinygrad.engine import blas
 from keras.src.backend.tinygrad.engine import tracing
 from keras.src.backend.tinygrad.engine.gemm import matmul
 from keras.src.backend.tinygrad.engine.gradient import gradients
+from keras.src.backend.tinygrad.engine.host_call import float_host_call
+from keras.src.backend.tinygrad.engine.host_call import float_host_dtype
 from keras.src.backend.tinygrad.engine.host_call import host_call
 from keras.src.backend.tinygrad.numpy.common import floating
 
@@ -38,7 +40,7 @@ def cholesky(x, upper=False):
     if tracing.active() is None and x.uop.has_buffer_identity():
         # Values at hand, so a matrix that has no factor raises here rather
         # than where the result is used.
-        np.linalg.cholesky(convert_to_numpy(cast(x, _host_dtype(x))))
+        np.linalg.cholesky(convert_to_numpy(cast(x, float_host_dtype(x))))
     factor = _cholesky(_t(x) if upper else x)
     return _t(factor) if upper else factor
 
@@ -53,7 +55,9 @@ def _cholesky(x):
         full = _t(solve_triangular(_t(factor), _t(half)))
         return [0.5 * (full + _t(full))]
 
-    return _call(np.linalg.cholesky, "cholesky", [x], [x.shape], gradient)[0]
+    return float_host_call(
+        np.linalg.cholesky, [x], [x.shape], gradient, "cholesky"
+    )[0]
 
 
 def cholesky_inverse(x, upper=False):
@@ -71,7 +75,8 @@ def det(x):
     def gradient(inputs, outputs, grads):
         return [grads[0][..., None, None] * _cofactor(inputs[0])]
 
-    return _call(np.linalg.det, "det", [x], [x.shape[:-2]], gradient)[0]
+    shapes = [x.shape[:-2]]
+    return float_host_call(np.linalg.det, [x], shapes, gradient, "det")[0]
 
 
 def _cofactor(x):
@@ -83,7 +88,7 @@ def _cofactor(x):
         value = det(x)[..., None, None] * _t(inv(x))
         return gradients((value * g).sum(), [x])
 
-    return _call(_numpy_cofactor, "det", [x], [x.shape], gradient)[0]
+    return float_host_call(_numpy_cofactor, [x], [x.shape], gradient, "det")[0]
 
 
 def _numpy_cofactor(x):
@@ -101,7 +106,9 @@ def slogdet(x):
     def gradient(inputs, outputs, grads):
         return [grads[1][..., None, None] * _t(inv(inputs[0]))]
 
-    return _call(_numpy_slogdet, "slogdet", [x], [x.shape[:-2]] * 2, gradient)
+    return float_host_call(
+        _numpy_slogdet, [x], [x.shape[:-2]] * 2, gradient, "slogdet"
+    )
 
 
 def _numpy_slogdet(x):
@@ -124,7 +131,7 @@ def eig(x):
             name="the gradient of eig",
         )
 
-    parts = _call(_numpy_eig, "eig", [x], [w, w, v, v], gradient)
+    parts = float_host_call(_numpy_eig, [x], [w, w, v, v], gradient, "eig")
     return ComplexTensor(*parts[:2]), ComplexTensor(*parts[2:])
 
 
@@ -164,7 +171,9 @@ def eigh(x):
         middle = middle + _diagonal_matrix(gw)
         return [matmul(matmul(v, middle), _t(v))]
 
-    return _call(_numpy_eigh, "eigh", [x], [x.shape[:-1], x.shape], gradient)
+    return float_host_call(
+        _numpy_eigh, [x], [x.shape[:-1], x.shape], gradient, "eigh"
+    )
 
 
 def _numpy_eigh(x):
@@ -178,7 +187,7 @@ def inv(x):
         inverse = _t(outputs[0])
         return [-matmul(matmul(inverse, grads[0]), inverse)]
 
-    return _call(np.linalg.inv, "inv", [x], [x.shape], gradient)[0]
+    return float_host_call(np.linalg.inv, [x], [x.shape], gradient, "inv")[0]
 
 
 def lu_factor(x):
@@ -187,7 +196,7 @@ def lu_factor(x):
     The gradient cannot be differentiated again.
     """
     x = _matrices("lu_factor", x)
-    dtype = _host_dtype(x)
+    dtype = float_host_dtype(x)
     rank = min(x.shape[-2:])
 
     def gradient(inputs, outputs, grads):
@@ -355,12 +364,12 @@ def qr(x, mode="reduced"):
             result = result.cat(matmul(q, gr[..., k:]), dim=-1)
         return [result]
 
-    return _call(
+    return float_host_call(
         functools.partial(_numpy_qr, mode=mode),
-        "qr",
         [x],
         [(*x.shape[:-1], columns), (*x.shape[:-2], columns, n)],
         gradient,
+        "qr",
     )
 
 
@@ -390,7 +399,9 @@ def _solve(a, b):
         gb = _solve(_t(inputs[0]), grads[0])
         return [-matmul(gb, _t(outputs[0])), gb]
 
-    return _call(np.linalg.solve, "solve", [a, b], [b.shape], gradient)[0]
+    return float_host_call(
+        np.linalg.solve, [a, b], [b.shape], gradient, "solve"
+    )[0]
 
 
 def solve_triangular(a, b, lower=False):
@@ -408,12 +419,12 @@ def _solve_triangular(a, b, lower):
         ga = -matmul(gb, _t(outputs[0]))
         return [ga.tril() if lower else ga.triu(), gb]
 
-    return _call(
+    return float_host_call(
         functools.partial(_lapack_trtrs, lower=lower),
-        "solve_triangular",
         [a, b],
         [b.shape],
         gradient,
+        "solve_triangular",
     )[0]
 
 
@@ -470,9 +481,8 @@ def svd(x, full_matrices=True, compute_uv=True):
             result = result + matmul(u, _t(out))
         return [result]
 
-    return _call(
+    return float_host_call(
         functools.partial(_numpy_svd, full_matrices=full_matrices),
-        "svd",
         [x],
         [
             (*batch, m, m if full_matrices else k),
@@ -480,6 +490,7 @@ def svd(x, full_matrices=True, compute_uv=True):
             (*batch, n if full_matrices else k, n),
         ],
         gradient,
+        "svd",
     )
 
 
@@ -493,7 +504,9 @@ def _singular_values(x):
         return [matmul(u * grads[0].unsqueeze(-2), vh)]
 
     shape = (*x.shape[:-2], min(x.shape[-2:]))
-    return _call(_numpy_singular_values, "svd", [x], [shape], gradient)[0]
+    return float_host_call(
+        _numpy_singular_values, [x], [shape], gradient, "svd"
+    )[0]
 
 
 def _numpy_singular_values(x):
@@ -522,12 +535,12 @@ def lstsq(a, b, rcond=None):
         ga = _pinv_cotangent(a, inverse, matmul(g, _t(b)))
         return [ga, matmul(_t(inverse), g)]
 
-    (result,) = _call(
+    (result,) = float_host_call(
         functools.partial(_numpy_lstsq, rcond=rcond),
-        "lstsq",
         [a, b],
         [(a.shape[1], b.shape[1])],
         gradient,
+        "lstsq",
     )
     return result.squeeze(-1) if vector else result
 
@@ -554,12 +567,12 @@ def pinv(x, rcond=None):
     def gradient(inputs, outputs, grads):
         return [_pinv_cotangent(inputs[0], outputs[0], grads[0])]
 
-    return _call(
+    return float_host_call(
         functools.partial(np.linalg.pinv, rcond=rcond),
-        "pinv",
         [x],
         [(*x.shape[:-2], x.shape[-1], x.shape[-2])],
         gradient,
+        "pinv",
     )[0]
 
 
@@ -580,7 +593,7 @@ def _pinv_cotangent(x, p, g):
 
 def _default_rcond(x):
     """Singular values below this times the largest one count as zero."""
-    return max(x.shape[-2:]) * float(np.finfo(_host_dtype(x)).eps)
+    return max(x.shape[-2:]) * float(np.finfo(float_host_dtype(x)).eps)
 
 
 def jvp(fun, primals, tangents, has_aux=False):
@@ -648,24 +661,6 @@ def _matrices(name, x, square=False):
             f"Received non-square input with shape {x.shape}"
         )
     return cast(x, floating(x.dtype))
-
-
-def _host_dtype(x):
-    return "float64" if x.dtype == dtypes.float64 else "float32"
-
-
-def _call(fn, name, inputs, shapes, gradient):
-    """Host call in the dtype that LAPACK has; results in the input's."""
-    dtype = inputs[0].dtype
-    wide = _host_dtype(inputs[0])
-    results = host_call(
-        fn,
-        [cast(x, wide) for x in inputs],
-        [(shape, wide) for shape in shapes],
-        gradient=gradient,
-        name=name,
-    )
-    return tuple(result.cast(dtype) for result in results)
 
 
 def _t(x):

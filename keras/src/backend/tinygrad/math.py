@@ -4,7 +4,6 @@ import functools
 
 import numpy as np
 from tinygrad import Tensor
-from tinygrad import dtypes
 
 from keras.src.backend import standardize_dtype
 from keras.src.backend.tinygrad import linalg
@@ -15,6 +14,7 @@ from keras.src.backend.tinygrad.core import cast
 from keras.src.backend.tinygrad.core import convert_to_numpy
 from keras.src.backend.tinygrad.core import convert_to_tensor
 from keras.src.backend.tinygrad.core import to_tinygrad_dtype
+from keras.src.backend.tinygrad.engine.host_call import float_host_call
 from keras.src.backend.tinygrad.engine.host_call import host_call
 from keras.src.backend.tinygrad.engine.indexing import scatter_rows
 from keras.src.backend.tinygrad.numpy.common import at_least_float32
@@ -256,7 +256,7 @@ def _transform(real, imag, how):
         other = {"fftn": "ifftn", "ifftn": "fftn"}[function]
         return list(_transform(*grads, (other, axes, _OTHER_NORM[norm])))
 
-    return _spectral_call(
+    return float_host_call(
         functools.partial(_numpy_transform, how=how),
         [real, imag],
         [real.shape, imag.shape],
@@ -280,7 +280,7 @@ def _real_transform(x, norm):
         real, imag = (g * weights for g in grads)
         return [_inverse_real_transform(real, imag, length, _OTHER_NORM[norm])]
 
-    return _spectral_call(
+    return float_host_call(
         functools.partial(_numpy_real_transform, norm=norm),
         [x],
         [shape, shape],
@@ -300,7 +300,7 @@ def _inverse_real_transform(real, imag, length, norm):
         parts = _real_transform(grads[0], _OTHER_NORM[norm])
         return [part * weights for part in parts]
 
-    (result,) = _spectral_call(
+    (result,) = float_host_call(
         functools.partial(
             _numpy_inverse_real_transform, length=length, norm=norm
         ),
@@ -323,20 +323,6 @@ def _bin_multiplicity(length, dtype):
     if length % 2 == 0:
         counts[-1] = 1.0
     return convert_to_tensor(counts).cast(dtype)
-
-
-def _spectral_call(fn, inputs, shapes, gradient, name):
-    dtype = inputs[0].dtype
-    # NumPy transforms float32 and float64.
-    wide = "float64" if dtype == dtypes.float64 else "float32"
-    results = host_call(
-        fn,
-        [cast(x, wide) for x in inputs],
-        [(shape, wide) for shape in shapes],
-        gradient=gradient,
-        name=name,
-    )
-    return tuple(result.cast(dtype) for result in results)
 
 
 def _resize(x, size):

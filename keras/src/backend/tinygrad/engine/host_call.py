@@ -116,6 +116,40 @@ def host_call(
     return results
 
 
+def float_host_call(fn, inputs, shapes, gradient, name):
+    """Host call of a function that NumPy has for float32 and float64 alone.
+
+    Args:
+        fn: As for `host_call`; it computes in float64 where the first input
+            is float64, and in float32 otherwise.
+        inputs: List of real floating `Tensor`s of any shapes.
+        shapes: List with the shape of each output.
+        gradient: As for `host_call`; its tensors have the dtype computed in.
+        name: Name of the operation, for error messages.
+
+    Returns:
+        Tuple of `Tensor`s of the declared shapes, in the first input's dtype.
+
+    Raises:
+        As `host_call`.
+    """
+    dtype = inputs[0].dtype
+    wide = float_host_dtype(inputs[0])
+    results = host_call(
+        fn,
+        [t.cast(getattr(dtypes, wide)) for t in inputs],
+        [(shape, wide) for shape in shapes],
+        gradient=gradient,
+        name=name,
+    )
+    return tuple(result.cast(dtype) for result in results)
+
+
+def float_host_dtype(x):
+    """Returns the name of the dtype in which NumPy computes for `x`."""
+    return "float64" if x.dtype == dtypes.float64 else "float32"
+
+
 def raise_pending():
     """Raises the first exception of the host calls that ran since last asked.
 
