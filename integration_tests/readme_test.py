@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from integration_tests import environments
+from integration_tests.upstream import record
 
 README = environments.REPOSITORY / "README.md"
 TEST_COMMAND = "bash shell/test.sh\n"
@@ -97,6 +98,13 @@ def test_installation(block, tmp_path):
         )
         assert completed.returncode == 0, completed.stdout
         assert (tmp_path / "model.keras").exists()
+
+
+def test_table_of_keras_own_suite_is_that_of_the_record():
+    # Its file is written by shell/upstream_tests.sh --record.
+    kept = record.load()
+    inside = record.split(README.read_text())[1].strip()
+    assert inside == (record.section(kept) if kept else "")
 
 
 def test_names_of_files_are_right():

@@ -62,7 +62,7 @@ class Stages:
 
 def set_up(python):
     environments.install_for_development(
-        python, upstream.HERE / "requirements.txt"
+        python, upstream.HERE / "requirements_slice.txt"
     )
     environments.vendor(python)
 
@@ -108,13 +108,13 @@ def upstream_slice(python):
     return upstream.run_tests(
         python,
         environments.REPOSITORY,
-        upstream.HERE / "expected_failures.txt",
         [
             *("-n", WORKERS),
             f"--junit-xml={REPORTS / 'upstream.xml'}",
             "--quiet",
             *UPSTREAM_SLICE,
         ],
+        upstream.expected_failures(with_test_patches=False),
     )
 
 

@@ -1,6 +1,7 @@
 """Tests the runner of Keras' own suite on a tiny suite made here."""
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -9,7 +10,10 @@ import textwrap
 
 import pytest
 
+from integration_tests.upstream import record
 from integration_tests.upstream import run
+from integration_tests.upstream import skips
+from integration_tests.upstream.tally import Tally
 
 SUITE = {
     "keras/__init__.py": "",
@@ -96,9 +100,15 @@ def run_suite(tree, expected, *arguments):
     """Returns the exit status and the output of a run on `tree`."""
     listed = tree / "expected_failures.txt"
     listed.write_text(textwrap.dedent(expected))
-    command = run.test_command(sys.executable, tree, listed, list(arguments))
+    command = run.test_command(
+        sys.executable,
+        tree,
+        [*arguments, "-p", "no:cacheprovider"],
+        listed,
+        tree / "results.jsonl",
+    )
     completed = subprocess.run(
-        [*command, "-p", "no:cacheprovider"],
+        command,
         cwd=tree,
         env=run.test_environ(sys.executable, tree, tree / "home"),
         stdout=subprocess.PIPE,
@@ -109,25 +119,27 @@ def run_suite(tree, expected, *arguments):
 
 
 def tally(output):
-    """Returns the tally as a dict: directory to its four counts."""
+    """Returns the tally as a dict: directory to its five counts."""
     rows = re.findall(
-        r"^(\S+) +(\d+) +(\d+) +(\d+) +(\d+) +[\d.]+$", output, re.MULTILINE
+        r"^(\S+) +(\d+) +(\d+) +(\d+) +(\d+) +(\d+) +[\d.]+$",
+        output,
+        re.MULTILINE,
     )
     return {name: tuple(map(int, counts)) for name, *counts in rows}
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+@pytest.mark.parametrize("workers", [("-n", "0"), ("-n", "2")])
 def test_run_succeeds_when_just_the_listed_tests_fail(tree, workers):
     status, output = run_suite(tree, EXPECTED, *workers)
     assert status == 0, output
     assert tally(output) == {
-        "keras/src/bad": (1, 0, 0, 3),
-        "keras/src/good": (3, 0, 1, 0),
-        "all": (4, 0, 1, 3),
+        "keras/src/bad": (1, 0, 0, 3, 0),
+        "keras/src/good": (3, 0, 1, 0, 0),
+        "all": (4, 0, 1, 3, 0),
     }
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+@pytest.mark.parametrize("workers", [("-n", "0"), ("-n", "2")])
 @pytest.mark.parametrize("unlisted", EXPECTED.strip().splitlines())
 def test_unlisted_failure_fails_the_run(tree, unlisted, workers):
     status, output = run_suite(tree, EXPECTED.replace(unlisted, ""), *workers)
@@ -136,7 +148,7 @@ def test_unlisted_failure_fails_the_run(tree, unlisted, workers):
     assert unlisted.partition("  #")[0] in output
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+@pytest.mark.parametrize("workers", [("-n", "0"), ("-n", "2")])
 @pytest.mark.parametrize(
     "listed",
     [
@@ -207,11 +219,13 @@ def test_crash_of_a_worker_is_a_failure(tree):
     status, output = run_suite(tree, EXPECTED, "-n", "1")
     assert status != 0
     assert re.search(f"crashed while running '{crashing}'", output)
-    assert tally(output)["all"] == (5, 1, 1, 3)
+    assert tally(output)["all"] == (5, 1, 1, 3, 0)
     # A crash is no expected failure.
     listed = EXPECTED + f"{crashing}  # aborts\n"
     assert run_suite(tree, listed, "-n", "1")[0] != 0
-    assert run_suite(tree, listed)[0] != 0
+    assert run_suite(tree, listed, "-n", "0")[0] != 0
+    # What was done before it is kept.
+    assert Tally.read(tree / "results.jsonl").outcomes
 
 
 @pytest.mark.skipif(
@@ -258,10 +272,109 @@ def test_absent_optional_package_skips_what_needs_it(tree):
     )
     status, output = run_suite(tree, EXPECTED, "keras/src/good", "-rfs")
     assert status != 0
-    assert tally(output)["keras/src/good"] == (3, 3, 4, 0), output
+    assert tally(output)["keras/src/good"] == (3, 3, 4, 0, 0), output
     assert "needs tf2onnx, which is not installed" in output
     assert "optional_test.py::test_misspelt" in output
     assert "optional_test.py::test_needed_by_our_backend" in output
+
+
+def test_test_without_its_network_is_told_apart(tree):
+    write(
+        tree,
+        "keras/src/good/network_test.py",
+        """
+        import socket
+        import urllib.request
+
+        def read(url):
+            try:
+                urllib.request.urlopen(url, timeout=5)
+            except Exception as e:
+                raise Exception(f"URL fetch failure on {url}")
+
+        def test_needs_a_host():
+            read("http://keras.invalid/weights.h5")
+
+        def test_needs_it_too():
+            read("http://keras.invalid/data.npz")
+
+        def test_gets_along_without():
+            try:
+                read("http://keras.invalid/weights.h5")
+            except Exception:
+                pass
+
+        def test_fails_for_another_reason():
+            try:
+                read("http://keras.invalid/weights.h5")
+            except Exception:
+                pass
+            assert 1 == 2
+
+        def test_needs_a_server_on_this_machine():
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                port = free.getsockname()[1]
+            read(f"http://127.0.0.1:{port}/")
+        """,
+    )
+    status, output = run_suite(tree, EXPECTED, "keras/src/good", "-rfs")
+    assert status != 0
+    assert tally(output)["keras/src/good"] == (4, 2, 1, 0, 2), output
+    assert "needs a network: keras.invalid could not be reached" in output
+
+
+def test_results_are_written_down(tree):
+    run_suite(tree, EXPECTED, "-n", "2")
+    results = tree / "results.jsonl"
+    outcomes = Tally.read(results).outcomes
+    assert outcomes["keras/src/good/good_test.py::GoodTest::test_runs"] == (
+        "passed"
+    )
+    assert outcomes["keras/src/bad/import_test.py"] == "xfailed"
+    assert skips.skipped(results) == {
+        "keras/src/good/good_test.py::GoodTest::test_skips": "as a test"
+    }
+    assert skips.skipped(results, ["keras/src/bad"]) == {}
+
+
+def test_named_tests_alone_are_run(tree):
+    write(tree, "only.txt", f"{BAD}::test_fails\nkeras/src/good/good_test.py")
+    output = run_suite(tree, EXPECTED, "--only", str(tree / "only.txt"))[1]
+    assert tally(output)["all"] == (3, 0, 1, 2, 0), output
+
+
+def test_skips_are_held_to_their_list():
+    here = {"a_test.py::A::test_b": "no b", "c_test.py": "no c", "d": "no d"}
+    there = {"a_test.py::A::test_b", "c_test.py::C::x", "c_test.py::D::x"}
+    listed = {"a_test.py::A::*": "b is torch's", "e_test.py": "gone"}
+    assert skips.compare(here, there, listed) == (
+        {"a_test.py::A::test_b": "b is torch's"},
+        {"c_test.py::C::x": "no c", "c_test.py::D::x": "no c"},
+        ["e_test.py"],
+    )
+
+
+def test_record_keeps_both_kinds_of_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "FILE", tmp_path / "record.json")
+    results = Tally()
+    results.add("keras/src/layers/core/dense_test.py::A::a", "passed")
+    results.add("keras/src/layers/core/dense_test.py::A::b", "failed")
+    results.add("keras/src/trainers/data_adapters/x_test.py::A::c", "skipped")
+    record.add(sys.executable, record.UNCHANGED, results, 90.0, 1)
+    record.add(sys.executable, record.WITH_TEST_PATCHES, results, 60.0, 0)
+    kept = json.loads(record.FILE.read_text())
+    assert kept["unchanged"]["tally"] == {
+        "layers/core": dict.fromkeys(record.COLUMNS, 0)
+        | {"passed": 1, "failed": 1},
+        "trainers": dict.fromkeys(record.COLUMNS, 0) | {"skipped": 1},
+    }
+    assert kept["unchanged"]["minutes"] == 1.5
+    assert kept["unchanged"]["versions"]["tinygrad"]
+    text = record.section(kept)
+    assert "| `layers/core` | 1 | 1 | 0 | 0 | 0 |" in text
+    assert "| all | 1 | 1 | 1 | 0 | 0 |" in text
+    assert "It failed." in text
 
 
 def test_another_keras_is_refused(tree, tmp_path_factory):
@@ -275,7 +388,7 @@ def test_another_keras_is_refused(tree, tmp_path_factory):
     environ = run.test_environ(sys.executable, tree, tree / "home")
     environ["PYTHONPATH"] += os.pathsep + str(elsewhere)
     completed = subprocess.run(
-        run.test_command(sys.executable, tree, listed, []),
+        run.test_command(sys.executable, tree, [], listed),
         cwd=tree,
         env=environ,
         capture_output=True,
@@ -291,8 +404,14 @@ def test_arguments_are_split_between_the_runner_and_pytest(tree):
     )
     assert options.with_test_patches
     assert rest == ["-k", "dense", "keras/src/good", "-n", "2"]
-    command = run.test_command(sys.executable, tree, "list", rest)
+    command = run.test_command(sys.executable, tree, rest)
     assert "keras/src" not in command
-    assert "keras/src" in run.test_command(
-        sys.executable, tree, "list", ["-k", "good"]
-    )
+    command = run.test_command(sys.executable, tree, ["-k", "good"])
+    assert command[-1] == "keras/src"
+    assert command[command.index("-n") + 1] == "2"
+
+
+def test_record_is_for_a_run_of_everything():
+    assert run.parse(["--record"])[0].record
+    with pytest.raises(SystemExit):
+        run.parse(["--record", "keras/src/good"])

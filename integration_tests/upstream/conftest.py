@@ -12,6 +12,8 @@ import pytest
 
 pytest_plugins = [
     "expected_failures",
+    "network",
+    "only",
     "optional_dependencies",
     "other_backends",
     "tally",

@@ -12,6 +12,36 @@ import pytest
 SEPARATOR = "  # "
 
 
+def read_reasons(path):
+    """Reads a list: a node id, two spaces, `#` and the reason, a line.
+
+    Args:
+        path: The file.
+
+    Returns:
+        A dict of reasons by node id.
+
+    Raises:
+        ValueError: if a line gives no reason or repeats a node id.
+    """
+    reasons = {}
+    lines = Path(path).read_text().splitlines()
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        node_id, separator, reason = line.partition(SEPARATOR)
+        node_id, reason = node_id.strip(), reason.strip()
+        if not separator or not node_id or not reason:
+            raise ValueError(
+                f"{path}:{number}: expected `NODE ID{SEPARATOR}REASON`, "
+                f"got: {line}"
+            )
+        if node_id in reasons:
+            raise ValueError(f"{path}:{number}: {node_id} is listed twice.")
+        reasons[node_id] = reason
+    return reasons
+
+
 @dataclasses.dataclass(frozen=True)
 class ExpectedFailures:
     """What a list of expected failures says.
@@ -24,37 +54,6 @@ class ExpectedFailures:
 
     path: Path
     reasons: dict
-
-    @classmethod
-    def read(cls, path):
-        """Reads a list: a node id, two spaces, `#` and the reason, a line.
-
-        Args:
-            path: The file.
-
-        Returns:
-            An `ExpectedFailures`.
-
-        Raises:
-            ValueError: if a line gives no reason or repeats a node id.
-        """
-        reasons = {}
-        for number, line in enumerate(
-            Path(path).read_text().splitlines(), start=1
-        ):
-            if not line.strip() or line.startswith("#"):
-                continue
-            node_id, separator, reason = line.partition(SEPARATOR)
-            node_id, reason = node_id.strip(), reason.strip()
-            if not separator or not node_id or not reason:
-                raise ValueError(
-                    f"{path}:{number}: expected `NODE ID{SEPARATOR}REASON`, "
-                    f"got: {line}"
-                )
-            if node_id in reasons:
-                raise ValueError(f"{path}:{number}: {node_id} is listed twice.")
-            reasons[node_id] = reason
-        return cls(Path(path), reasons)
 
 
 class Strictness:
@@ -187,7 +186,7 @@ def pytest_configure(config):
     if path is None:
         return
     try:
-        expected = ExpectedFailures.read(path)
+        expected = ExpectedFailures(Path(path), read_reasons(path))
     except (OSError, ValueError) as e:
         raise pytest.UsageError(str(e)) from e
     config.pluginmanager.register(Strictness(expected), "strictness")

@@ -5,12 +5,20 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from integration_tests import environments
+from integration_tests.upstream import record
+from integration_tests.upstream.tally import Tally
 
 HERE = Path(__file__).resolve().parent
-SCRATCH_TREE = environments.REPOSITORY / "build" / "upstream" / "tree"
+BUILD = environments.REPOSITORY / "build" / "upstream"
+SCRATCH_TREE = BUILD / "tree"
+
+# Cores of the smallest machine that the time limit is for. The tests of one
+# directory stay together while both processes have work.
+IN_TWO_PROCESSES = ("-n", "2", "--dist", "worksteal")
 
 
 def parse(arguments):
@@ -18,7 +26,8 @@ def parse(arguments):
     parser = argparse.ArgumentParser(
         prog="shell/upstream_tests.sh",
         description=__doc__,
-        epilog="Everything else is passed on to pytest.",
+        epilog="Everything else is passed on to pytest. Without a path "
+        "everything is run, in two processes.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -32,7 +41,17 @@ def parse(arguments):
         type=Path,
         help="take the tests that the release leaves out from this checkout",
     )
-    return parser.parse_known_args(arguments)
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="run everything and keep the results in record.json",
+    )
+    options, rest = parser.parse_known_args(arguments)
+    if options.record and rest:
+        parser.error(
+            "--record is for a run of everything. Leave out: " + " ".join(rest)
+        )
+    return options, rest
 
 
 def names_tests(argument, tree):
@@ -41,21 +60,22 @@ def names_tests(argument, tree):
     return not argument.startswith("-") and (tree / path).exists()
 
 
-def tree_for(python, options):
+def tree_for(python, with_test_patches=False, keras_git=None):
     """Returns the folder that holds the tree to test, and makes it if need be.
 
     Args:
         python: Interpreter to make it with.
-        options: What `parse` returned.
+        with_test_patches: Whether to apply the patches of the tests.
+        keras_git: Folder of an upstream checkout, or `None`.
     """
-    if not options.with_test_patches and options.keras_git is None:
+    if not with_test_patches and keras_git is None:
         environments.vendor(python)
         return environments.REPOSITORY
     command = [python, "-m", "keras_tinygrad_patches", "materialise"]
-    if options.with_test_patches:
+    if with_test_patches:
         command.append("--with-test-patches")
-    if options.keras_git is not None:
-        command += ["--keras-git", options.keras_git.resolve()]
+    if keras_git is not None:
+        command += ["--keras-git", keras_git.resolve()]
     environments.call(
         [*command, SCRATCH_TREE],
         cwd=environments.REPOSITORY,
@@ -64,45 +84,71 @@ def tree_for(python, options):
     return SCRATCH_TREE
 
 
-def test_command(python, tree, expected_failures, arguments):
+def expected_failures(with_test_patches):
+    """Returns the list that a run is held to."""
+    suffix = "_with_test_patches" if with_test_patches else ""
+    return HERE / f"expected_failures{suffix}.txt"
+
+
+def results_of(variant):
+    """Returns the file for the outcome of each test of the last run."""
+    return BUILD / f"{variant}.jsonl"
+
+
+def test_command(python, tree, arguments, expected=None, results=None):
     """Returns the pytest command for a tree.
 
     Args:
         python: Interpreter to run it with.
         tree: Folder that holds `keras`.
-        expected_failures: The list that the run is held to.
         arguments: The user's arguments for pytest.
+        expected: The list of expected failures that the run is held to.
+        results: File for the outcome of each test.
     """
     if not any(names_tests(argument, tree) for argument in arguments):
-        arguments = [*arguments, "keras/src"]
-    return [
-        str(python),
-        *("-m", "pytest"),
-        *("-c", str(HERE / "pytest.ini")),
-        *("--rootdir", str(tree)),
+        arguments = [*IN_TWO_PROCESSES, *arguments, "keras/src"]
+    options = [
+        *("-c", HERE / "pytest.ini"),
+        *("--rootdir", tree),
         *("-p", "conftest"),
-        *("--expected-failures", str(expected_failures)),
-        *arguments,
     ]
+    if expected is not None:
+        options += ["--expected-failures", expected]
+    if results is not None:
+        options += ["--results", results]
+    return [str(python), "-m", "pytest", *map(str, options), *arguments]
 
 
-def test_environ(python, tree, keras_home):
+def test_environ(python, tree, keras_home, backend="tinygrad"):
     """Returns the environment variables for a run on a tree."""
     return environments.outside(
         python,
-        KERAS_BACKEND="tinygrad",
+        KERAS_BACKEND=backend,
         KERAS_HOME=str(keras_home),
         PYTHONPATH=os.pathsep.join([str(tree), str(HERE)]),
     )
 
 
-def run_tests(python, tree, expected_failures, arguments):
-    """Runs the suite of a tree and returns the exit status."""
+def run_tests(
+    python, tree, arguments, expected=None, results=None, backend="tinygrad"
+):
+    """Runs the suite of a tree and returns the exit status.
+
+    Args:
+        python: Interpreter to run it with.
+        tree: Folder that holds `keras`.
+        arguments: The user's arguments for pytest.
+        expected: The list of expected failures that the run is held to.
+        results: File for the outcome of each test.
+        backend: Keras' backend.
+    """
+    if results is not None:
+        results.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as keras_home:
         status = subprocess.run(
-            test_command(python, tree, expected_failures, arguments),
+            test_command(python, tree, arguments, expected, results),
             cwd=tree,
-            env=test_environ(python, tree, keras_home),
+            env=test_environ(python, tree, keras_home, backend),
         ).returncode
     if status < 0:
         print(
@@ -110,6 +156,8 @@ def run_tests(python, tree, expected_failures, arguments):
             "did it is named and the others go on.",
             file=sys.stderr,
         )
+        if results is not None and results.exists():
+            print("\n".join(Tally.read(results).lines()))
         return 1
     return status
 
@@ -118,11 +166,26 @@ def main(arguments=None):
     options, pytest_arguments = parse(arguments)
     python = environments.development()
     environments.install_for_development(python, HERE / "requirements.txt")
-    tree = tree_for(python, options)
-    name = "expected_failures.txt"
-    if options.with_test_patches:
-        name = "expected_failures_with_test_patches.txt"
-    return run_tests(python, tree, HERE / name, pytest_arguments)
+    tree = tree_for(python, options.with_test_patches, options.keras_git)
+    variant = record.variant(options.with_test_patches)
+    results = results_of(variant)
+    started = time.monotonic()
+    status = run_tests(
+        python,
+        tree,
+        pytest_arguments,
+        expected_failures(options.with_test_patches),
+        results,
+    )
+    if options.record:
+        record.add(
+            python,
+            variant,
+            Tally.read(results),
+            time.monotonic() - started,
+            status,
+        )
+    return status
 
 
 if __name__ == "__main__":

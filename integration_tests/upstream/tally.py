@@ -1,81 +1,155 @@
-"""Counts the results of a run by directory."""
+"""Counts the results of a run by directory, and keeps them in a file."""
 
 import collections
+import json
+from pathlib import Path
 
 import pytest
 
-OUTCOMES = ("failed", "xfailed", "skipped", "passed")
+# From the worst to the best: a test has several reports.
+OUTCOMES = ("failed", "xfailed", "no network", "skipped", "passed")
+COLUMNS = ("passed", "failed", "skipped", "xfailed", "no network")
 
 
 class Tally:
-    """Outcome of each test, and the seconds each directory took."""
+    """Outcome of each test, and the seconds each directory took.
+
+    Attributes:
+        outcomes: Outcome by pytest node id.
+        seconds: Seconds by directory.
+    """
 
     def __init__(self):
         self.outcomes = {}
         self.seconds = collections.Counter()
 
+    @classmethod
+    def read(cls, path):
+        """Reads what a run with `--results` has written.
+
+        Args:
+            path: The file.
+
+        Returns:
+            A `Tally`.
+        """
+        tally = cls()
+        for node_id, outcome, seconds, _ in read_lines(path):
+            tally.add(node_id, outcome, seconds)
+        return tally
+
     def add(self, node_id, outcome, seconds=0.0):
-        """Records one report; a test's worst outcome is the one that counts."""
-        worst = min(
-            self.outcomes.get(node_id, outcome), outcome, key=OUTCOMES.index
-        )
-        self.outcomes[node_id] = worst
+        """Records one report; a test's worst outcome is the one that counts.
+
+        Args:
+            node_id: pytest's id of the test, or of a file that is not
+                imported.
+            outcome: One of `OUTCOMES`, or `None` for a step that says
+                nothing about the test.
+            seconds: How long it took.
+        """
         self.seconds[directory_of(node_id)] += seconds
+        if outcome is not None:
+            self.outcomes[node_id] = min(
+                self.outcomes.get(node_id, outcome), outcome, key=OUTCOMES.index
+            )
+
+    def having(self, outcome):
+        """Returns the ids of the tests with an outcome, sorted."""
+        return sorted(k for k, v in self.outcomes.items() if v == outcome)
+
+    def counts(self, group=None):
+        """Returns the counts of outcomes by directory.
+
+        Args:
+            group: Function from a node id to the name to count it under; by
+                default its directory.
+
+        Returns:
+            A dict of `collections.Counter`, sorted by name.
+        """
+        group = group or directory_of
+        counts = collections.defaultdict(collections.Counter)
+        for node_id, outcome in self.outcomes.items():
+            counts[group(node_id)][outcome] += 1
+        return dict(sorted(counts.items()))
 
     def lines(self):
         """Returns the table: a line per directory and one for the sum."""
-        counts = collections.defaultdict(collections.Counter)
-        for node_id, outcome in self.outcomes.items():
-            counts[directory_of(node_id)][outcome] += 1
-        width = max([len(name) for name in counts] + [len("directory")])
-        head = ("passed", "failed", "skipped", "xfailed")
+        counts = self.counts()
+        width = max(map(len, [*counts, "directory"]))
         rows = [
-            f"{'directory':<{width}} "
-            + " ".join(f"{name:>8}" for name in head)
+            " ".join([f"{'directory':<{width}}", *map(_cell, COLUMNS)])
             + f" {'seconds':>9}"
         ]
-        total = collections.Counter()
-        for name in sorted(counts):
-            rows.append(
-                _row(name, width, counts[name], head, self.seconds[name])
-            )
-            total += counts[name]
-        rows.append(_row("all", width, total, head, self.seconds.total()))
+        for name, row in counts.items():
+            rows.append(_row(name, width, row, self.seconds[name]))
+        total = sum(counts.values(), collections.Counter())
+        rows.append(_row("all", width, total, self.seconds.total()))
         return rows
+
+
+def read_lines(path):
+    """Returns the lines of a file of results: id, outcome, seconds, reason."""
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
 def directory_of(node_id):
     return node_id.partition("::")[0].rpartition("/")[0]
 
 
-def _row(name, width, counts, head, seconds):
-    return (
-        f"{name:<{width}} "
-        + " ".join(f"{counts[outcome]:>8}" for outcome in head)
-        + f" {seconds:>9.1f}"
-    )
+def _cell(value):
+    return f"{value:>10}"
+
+
+def _row(name, width, counts, seconds):
+    cells = [_cell(counts[outcome]) for outcome in COLUMNS]
+    return " ".join([f"{name:<{width}}", *cells]) + f" {seconds:>9.1f}"
 
 
 def _outcome(report):
     # pytest reports an expected failure as a skip with a reason.
     if hasattr(report, "wasxfail") and report.skipped:
         return "xfailed"
+    if hasattr(report, "needs_network"):
+        return "no network"
+    # Set-up and tear-down that pass say nothing about the test.
+    if report.passed and report.when != "call":
+        return None
     return report.outcome
 
 
+def _reason(report):
+    """Returns why a test was skipped, or an empty string."""
+    if isinstance(report.longrepr, tuple):
+        return report.longrepr[2].removeprefix("Skipped: ")
+    return ""
+
+
 class TallyPlugin:
-    def __init__(self):
+    """Keeps a `Tally`, and writes each report down as it comes."""
+
+    def __init__(self, results):
         self.tally = Tally()
+        self.file = open(results, "w") if results else None
+
+    def add(self, report, seconds):
+        line = [
+            report.nodeid,
+            _outcome(report),
+            round(seconds, 3),
+            _reason(report),
+        ]
+        self.tally.add(*line[:3])
+        if self.file:
+            print(json.dumps(line), file=self.file, flush=True)
 
     def pytest_runtest_logreport(self, report):
-        # Set-up and tear-down that pass say nothing about the test.
-        if report.when == "call" or not report.passed:
-            self.tally.add(report.nodeid, _outcome(report))
-        self.tally.seconds[directory_of(report.nodeid)] += report.duration
+        self.add(report, report.duration)
 
     def pytest_collectreport(self, report):
         if not report.passed:
-            self.tally.add(report.nodeid, _outcome(report))
+            self.add(report, 0.0)
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter):
@@ -85,7 +159,21 @@ class TallyPlugin:
         for line in self.tally.lines():
             terminalreporter.line(line)
 
+    def pytest_unconfigure(self):
+        if self.file:
+            self.file.close()
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--results",
+        metavar="FILE",
+        help="File to write the outcome of each test to, as they come.",
+    )
+
 
 def pytest_configure(config):
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(TallyPlugin(), "tally_plugin")
+        config.pluginmanager.register(
+            TallyPlugin(config.getoption("results")), "tally_plugin"
+        )
