@@ -18,7 +18,7 @@ import tempfile
 import venv
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-MODELS = ["mlp", "cnn", "resnet", "lstm", "transformer"]
+MODELS = ["mlp", "cnn", "resnet", "lstm", "gru", "bilstm", "transformer"]
 KERAS_REQUIREMENTS = [
     "numpy",
     "absl-py",

@@ -64,13 +64,31 @@ def resnet(keras):
 
 def lstm(keras, length=50):
     """Embedding and an LSTM of 64 units over 50 steps, batch 32."""
+    return _recurrent(keras, [keras.layers.LSTM(64)], length)
+
+
+def gru(keras, length=50):
+    """Embedding and a GRU of 64 units over 50 steps, batch 32."""
+    return _recurrent(keras, [keras.layers.GRU(64)], length)
+
+
+def bilstm(keras, length=50):
+    """Embedding and two bidirectional LSTMs of 64 units, 50 steps, batch 32."""
     layers = keras.layers
+    both = [
+        layers.Bidirectional(layers.LSTM(64, return_sequences=True)),
+        layers.Bidirectional(layers.LSTM(64)),
+    ]
+    return _recurrent(keras, both, length)
+
+
+def _recurrent(keras, recurrent, length):
     model = keras.Sequential(
         [
             keras.Input((length,), dtype="int32"),
-            layers.Embedding(1000, 64),
-            layers.LSTM(64),
-            layers.Dense(10),
+            keras.layers.Embedding(1000, 64),
+            *recurrent,
+            keras.layers.Dense(10),
         ]
     )
     return model, _tokens(1000, (length,), 10, batch=32, steps=12)
@@ -113,6 +131,8 @@ MODELS = {
     "cnn": cnn,
     "resnet": resnet,
     "lstm": lstm,
+    "gru": gru,
+    "bilstm": bilstm,
     "transformer": transformer,
 }
 
