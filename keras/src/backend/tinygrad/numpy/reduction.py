@@ -259,42 +259,46 @@ def nancumprod(x, axis=None, dtype=None):
 
 
 def nanmax(x, axis=None, keepdims=False):
-    return _nan_extremum(max, -math.inf, x, axis, keepdims)
+    return _nan_extremum(max, -math.inf, math.nan, x, axis, keepdims)
 
 
 def nanmin(x, axis=None, keepdims=False):
-    return _nan_extremum(min, math.inf, x, axis, keepdims)
+    return _nan_extremum(min, math.inf, math.nan, x, axis, keepdims)
 
 
-def _nan_extremum(fn, worst, x, axis, keepdims):
+def nanargmax(x, axis=None, keepdims=False):
+    return _nan_extremum(argmax, -math.inf, -1, x, axis, keepdims)
+
+
+def nanargmin(x, axis=None, keepdims=False):
+    return _nan_extremum(argmin, math.inf, -1, x, axis, keepdims)
+
+
+def _nan_extremum(fn, worst, where_all_nan, x, axis, keepdims):
     x = convert_to_tensor(x)
     if not is_float(x):
         return fn(x, axis, keepdims)
     result = fn(_replace_nan(x, worst), axis, keepdims)
-    return all(x.ne(x), axis, keepdims).where(math.nan, result)
-
-
-def nanargmax(x, axis=None, keepdims=False):
-    return _nan_arg_extremum(argmax, -math.inf, x, axis, keepdims)
-
-
-def nanargmin(x, axis=None, keepdims=False):
-    return _nan_arg_extremum(argmin, math.inf, x, axis, keepdims)
-
-
-def _nan_arg_extremum(fn, worst, x, axis, keepdims):
-    x = convert_to_tensor(x)
-    if not is_float(x):
-        return fn(x, axis, keepdims)
-    position = fn(_replace_nan(x, worst), axis, keepdims)
-    return all(x.ne(x), axis, keepdims).where(-1, position)
+    return all(x.ne(x), axis, keepdims).where(where_all_nan, result)
 
 
 def nanmean(x, axis=None, keepdims=False):
+    return _nan_moment(_nanmean, x, axis, keepdims)
+
+
+def nanvar(x, axis=None, keepdims=False):
+    return _nan_moment(_nanvar, x, axis, keepdims)
+
+
+def nanstd(x, axis=None, keepdims=False):
+    return _nan_moment(lambda *args: _root(_nanvar(*args)), x, axis, keepdims)
+
+
+def _nan_moment(fn, x, axis, keepdims):
     x = convert_to_tensor(x)
     dtype = floating(x.dtype)
     x = cast(x, at_least_float32(x.dtype))
-    return cast(_nanmean(x, axis, keepdims), dtype)
+    return cast(fn(x, axis, keepdims), dtype)
 
 
 def _nanmean(x, axis, keepdims):
@@ -302,21 +306,7 @@ def _nanmean(x, axis, keepdims):
     return _reduce(Tensor.sum, _replace_nan(x, 0), axis, keepdims) / count
 
 
-def nanvar(x, axis=None, keepdims=False):
-    x = convert_to_tensor(x)
-    dtype = floating(x.dtype)
-    x = cast(x, at_least_float32(x.dtype))
-    return cast(_nanvar(x, axis, keepdims), dtype)
-
-
 def _nanvar(x, axis, keepdims):
     count = _reduce(Tensor.sum, cast(x == x, x.dtype), axis, keepdims)
     centred = x.ne(x).where(0, x - _nanmean(x, axis, keepdims=True))
     return _reduce(Tensor.sum, centred * centred, axis, keepdims) / count
-
-
-def nanstd(x, axis=None, keepdims=False):
-    x = convert_to_tensor(x)
-    dtype = floating(x.dtype)
-    x = cast(x, at_least_float32(x.dtype))
-    return cast(_root(_nanvar(x, axis, keepdims)), dtype)
