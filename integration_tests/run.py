@@ -62,7 +62,7 @@ class Stages:
 
 def set_up(python):
     environments.install_for_development(
-        python, upstream.HERE / "requirements_slice.txt"
+        python, upstream.requirements(everything=False)
     )
     environments.vendor(python)
 

@@ -27,7 +27,9 @@ def parse(arguments):
         prog="shell/upstream_tests.sh",
         description=__doc__,
         epilog="Everything else is passed on to pytest. Without a path "
-        "everything is run, in two processes.",
+        "everything is run, in two processes, with all that the tests can "
+        "make use of. With one, what is not installed and not in "
+        "requirements_slice.txt skips the tests that need it, and is named.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -54,10 +56,22 @@ def parse(arguments):
     return options, rest
 
 
-def names_tests(argument, tree):
-    """Whether a pytest argument is a path or a node id in the tree."""
-    path = argument.partition("::")[0]
-    return not argument.startswith("-") and (tree / path).exists()
+def names_tests(arguments, tree):
+    """Whether one of pytest's arguments is a path or a node id in the tree."""
+    return any(
+        not argument.startswith("-")
+        and (tree / argument.partition("::")[0]).exists()
+        for argument in arguments
+    )
+
+
+def requirements(everything):
+    """Returns the file of what the tests import.
+
+    Args:
+        everything: Whether it is for all the tests. It takes gigabytes.
+    """
+    return HERE / f"requirements{'' if everything else '_slice'}.txt"
 
 
 def tree_for(python, with_test_patches=False, keras_git=None):
@@ -105,7 +119,7 @@ def test_command(python, tree, arguments, expected=None, results=None):
         expected: The list of expected failures that the run is held to.
         results: File for the outcome of each test.
     """
-    if not any(names_tests(argument, tree) for argument in arguments):
+    if not names_tests(arguments, tree):
         arguments = [*IN_TWO_PROCESSES, *arguments, "keras/src"]
     options = [
         *("-c", HERE / "pytest.ini"),
@@ -165,8 +179,9 @@ def run_tests(
 def main(arguments=None):
     options, pytest_arguments = parse(arguments)
     python = environments.development()
-    environments.install_for_development(python, HERE / "requirements.txt")
     tree = tree_for(python, options.with_test_patches, options.keras_git)
+    everything = not names_tests(pytest_arguments, tree)
+    environments.install_for_development(python, requirements(everything))
     variant = record.variant(options.with_test_patches)
     results = results_of(variant)
     started = time.monotonic()

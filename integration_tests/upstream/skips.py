@@ -129,7 +129,9 @@ def main():
     listed = read_reasons(LIST)
     skipped_here = skipped(results, options.paths)
     python = environments.development()
-    environments.install_for_development(python, run.HERE / "requirements.txt")
+    environments.install_for_development(
+        python, run.requirements(everything=True)
+    )
     tree = run.tree_for(python, options.with_test_patches)
     ran_there = ran(run_on_torch(python, tree, skipped_here))
     explained, unexplained, unused = compare(skipped_here, ran_there, listed)
