@@ -305,7 +305,9 @@ def _vector_norm(x, ord, axis):
     if ord == 1:
         return size.sum(axis, keepdim=True)
     total = (size**ord).sum(axis, keepdim=True)
-    return total ** (1 / ord)
+    # As in `_root`: the gradient at zero is zero.
+    zero = total == 0
+    return zero.where(0, zero.where(1, total) ** (1 / ord))
 
 
 def _matrix_norm(x, ord, row, column):

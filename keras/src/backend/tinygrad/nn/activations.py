@@ -233,7 +233,8 @@ def log_softmax(x, axis=-1):
 def sparsemax(x, axis=-1):
     x = to_float_tensor(x)
     wide = widen(x)
-    falling = sort(wide, axis=axis).flip(axis)
+    # The first of equals first, as in the other backends.
+    falling = -sort(-wide, axis=axis)
     total = falling.cumsum(axis)
     shape = [1] * x.ndim
     shape[axis] = x.shape[axis]
@@ -243,4 +244,5 @@ def sparsemax(x, axis=-1):
     # and Astudillo (2016) take the last one, with which results add up to 1.
     total = support.where(total, 0).sum(axis=axis, keepdim=True)
     threshold = (total - 1) / support.sum(axis=axis, keepdim=True)
-    return strict_clip(wide - threshold, 0).cast(x.dtype)
+    above = wide - threshold
+    return (above < 0).where(0, above).cast(x.dtype)

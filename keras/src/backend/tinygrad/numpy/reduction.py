@@ -164,7 +164,9 @@ def _extremum(name, fn, x, axis, keepdims, initial=None):
     result = _reduce(fn, x, axis, keepdims)
     if not is_float(x):
         return result
-    return any(x.ne(x), axis, keepdims).where(math.nan, result)
+    # A product, so that the gradient is NaN too.
+    nan = any(x.ne(x), axis, keepdims)
+    return result * nan.where(math.nan, result.const_like(1))
 
 
 def _any_empty(x, axes):

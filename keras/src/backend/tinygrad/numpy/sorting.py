@@ -36,11 +36,11 @@ def argsort(x, axis=-1):
     if axis is None or x.ndim == 0:
         x, axis = x.reshape(-1), 0
     axis = canonicalize_axis(axis, x.ndim)
-    return _order(x, axis, kind="stable")
+    return _order(x, axis)
 
 
-def _order(x, axis, kind):
-    fn = functools.partial(np.argsort, axis=axis, kind=kind)
+def _order(x, axis):
+    fn = functools.partial(np.argsort, axis=axis, kind="stable")
     return _on_host(fn, [x], x.shape)
 
 
@@ -49,8 +49,8 @@ def sort(x, axis=-1):
     if axis is None:
         x, axis = x.reshape(-1), 0
     axis = canonicalize_axis(axis, x.ndim)
-    # Equal elements are the same in any order.
-    return gather_along(x, _order(x, axis, kind="quicksort"), axis)
+    # Stable, so that gradients of equal elements go where torch sends them.
+    return gather_along(x, _order(x, axis), axis)
 
 
 def argpartition(x, kth, axis=-1):

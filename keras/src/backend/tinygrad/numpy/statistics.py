@@ -103,7 +103,7 @@ def _quantile(x, q, axis, method, keepdims, skip_nan):
         weight = 0.5 if method == "midpoint" else position - position.floor()
         values = low + (high - low) * weight
         # Infinities of one sign have no difference.
-        values = (low == high).where((low + high) * 0.5, values)
+        values = ((low == high) & low.isinf()).where(low, values)
     if not skip_nan:
         values = nan.any(axis=-1).where(math.nan, values)
     return cast(values.reshape(shape), dtype)
