@@ -118,11 +118,48 @@ def test_powers_of_a_number_are_exact_to_the_last_place(base):
     assert largest_error(y, expected) < 2e-7
 
 
-def test_large_arguments_of_sine_and_cosine():
-    x = np.concatenate([spread(7, 35), spread(6.9, 7.4)]).astype("float32")
-    for name in ("sin", "cos"):
-        expected = getattr(np, name)(x.astype("longdouble"))
-        np.testing.assert_allclose(run(name, x), expected, atol=2e-6)
+def _half_pi(bits):
+    """Half of pi to so many bits, by Machin's formula."""
+
+    def inverse_tangent(n):
+        terms, k = 0, 0
+        while (1 << bits + 20) // n ** (2 * k + 1):
+            terms += (-1) ** k * (
+                (1 << bits + 20) // ((2 * k + 1) * n ** (2 * k + 1))
+            )
+            k += 1
+        return terms
+
+    return Fraction(
+        4 * inverse_tangent(5) - inverse_tangent(239), 1 << bits + 19
+    )
+
+
+@pytest.mark.parametrize(
+    "dtype, low, high",
+    [
+        ("float32", 5, 38),
+        ("float32", 6.9, 7.4),
+        ("float64", 5, 308),
+        ("float64", 15, 17),
+    ],
+)
+def test_large_arguments_of_sine_and_cosine(dtype, low, high):
+    half_pi = _half_pi(1300)
+    # Numbers next to multiples of pi / 2 too.
+    x = np.concatenate([spread(low, high, 300), np.arange(300) * (np.pi / 2)])
+    x = x.astype(dtype)
+    x = x[np.isfinite(x)]
+    turns = [round(Fraction(float(v)) / half_pi) for v in x]
+    rest = [float(Fraction(float(v)) - n * half_pi) for v, n in zip(x, turns)]
+    sine, cosine = np.sin(rest), np.cos(rest)
+    quarters = np.array([n % 4 for n in turns])
+    for shift, name in enumerate(("sin", "cos")):
+        quarter = (quarters + shift) % 4
+        size = np.where(quarter % 2, cosine, sine)
+        expected = np.where(quarter >= 2, -size, size)
+        eps = np.finfo(dtype).eps
+        np.testing.assert_allclose(run(name, x), expected, rtol=3 * eps)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

@@ -8,6 +8,7 @@ that are short and finite wherever they should be.
 
 import functools
 import math
+import typing
 
 import numpy as np
 from numpy.polynomial import chebyshev
@@ -180,46 +181,115 @@ def log1p(x):
 # Trigonometric functions.
 
 
-def _half_pi_parts(bits, count):
-    """Splits pi / 2 into numbers of few bits, largest first."""
-    # 2**160 * pi / 2, rounded down.
-    digits = 0x1921FB54442D18469898CC51701B839A252049C11
-    parts = []
-    for i in range(1, count + 1):
-        shift = 161 - bits * i
-        part = digits >> shift << shift
-        parts.append(part / 2.0**160)
-        digits -= part
-    return parts
+# Long numbers have digits of so many bits: a product of two digits leaves
+# room in 64 bits to add some up.
+_BITS = 28
+_MASK = (1 << _BITS) - 1
 
 
-_HALF_PI_32 = _half_pi_parts(12, 6)
-_HALF_PI_64 = _half_pi_parts(26, 5)
-# Below, the number of quarter turns is rounded right, and splits into two
-# halves whose products with the parts above are exact.
-_LARGEST_32 = 2.0**23
-_LARGEST_64 = 2.0**52
+def _pi(bits):
+    """Pi times 2**bits, an integer, by Machin's formula."""
+    one = 1 << bits + 16
+
+    def inverse_tangent(n):
+        total, power, odd = 0, one // n, 1
+        while power:
+            total += power // odd
+            power, odd = power // -(n * n), odd + 2
+        return total
+
+    return 4 * (4 * inverse_tangent(5) - inverse_tangent(239)) >> 16
+
+
+def _two_over_pi(shift, count):
+    """The first `count` digits of 2 / pi / 2**shift, largest first.
+
+    The first one has two bits before the point.
+    """
+    bits = _BITS * count - 2
+    number = (2 << 2 * bits) // _pi(bits + shift + 64) << 64
+    return [number >> _BITS * i & _MASK for i in reversed(range(count))]
+
+
+class _Turns(typing.NamedTuple):
+    """How to count quarter turns in a dtype.
+
+    Attributes:
+        bits: Bits of a significand.
+        steps: By how many digits the largest numbers are divided, in turn.
+        places: How many digits of the product count.
+        parts: How many digits a number has after that.
+        digits: Those of 2 / pi / 2**bits.
+    """
+
+    bits: int
+    steps: tuple
+    places: int
+    parts: int
+    digits: list
+
+
+def _turns(bits, steps, places, parts):
+    digits = _two_over_pi(bits, places + sum(steps))
+    return _Turns(bits, steps, places, parts, digits)
+
+
+_TURNS_32 = _turns(24, (4, 2, 1), 4, 2)
+_TURNS_64 = _turns(53, (32, 16, 8, 4, 2, 1), 7, 3)
 
 
 def _reduce(x):
     """Returns `x - n * pi / 2` in [-pi / 4, pi / 4], and `n` modulo 4.
 
-    Exact to the last place up to 2**23 in float32 and 2**52 in float64.
+    As Payne and Hanek do it: of the product with 2 / pi, whose digits are
+    many, those above 4 and far below 1 need not be computed.
     """
-    n = x * (2 / math.pi)
-    n = (n + (n < 0).where(-0.5, 0.5)).trunc()
-    unit = 2.0**26 if is_double(x) else 2.0**12
-    high = (n / unit).trunc() * unit
-    low = n - high
-    rest, scale = x, 1
-    for part in _HALF_PI_64 if is_double(x) else _HALF_PI_32:
-        for factor in (high, low):
-            # Doubled each time, or tinygrad would add the constants up.
-            scale *= 2
-            rest = rest * 2 - factor * (scale * part)
-    rest = rest / scale
-    quadrant = n - (n * 0.25).trunc() * 4
-    return rest, (quadrant < 0).where(quadrant + 4, quadrant)
+    turns = _TURNS_64 if is_double(x) else _TURNS_32
+    size = magnitude(x)
+    finite = size < math.inf
+    rest = finite.where(size, 0)
+    digits = turns.digits
+    # Large numbers are divided by a power of two, and 2 / pi multiplied.
+    for i, step in enumerate(turns.steps):
+        count = turns.places + sum(turns.steps[i + 1 :])
+        large = rest >= 2.0 ** (_BITS * step)
+        rest = large.where(rest * 2.0 ** (-_BITS * step), rest)
+        digits = [
+            large.where(digits[j + step], digits[j]) for j in range(count)
+        ]
+    rest = rest * 2.0**turns.bits
+    parts = []
+    for i in reversed(range(turns.parts)):
+        part = (rest * 2.0 ** (-_BITS * i)).trunc()
+        rest = rest - part * 2.0 ** (_BITS * i)
+        parts.insert(0, _unsigned(part.cast(dtypes.int32)))
+    carry, product = 0, []
+    for j in reversed(range(turns.places)):
+        for part, digit in zip(parts, digits[j:]):
+            carry = carry + part * _unsigned(digit)
+        product.insert(0, (carry & _MASK).cast(dtypes.int32))
+        carry = carry >> _BITS
+    half = 1 << _BITS - 3
+    quadrant = (product[0] + half) >> _BITS - 2
+    product[0] = product[0] - quadrant * (2 * half)
+    # Negative numbers of many digits would cancel.
+    below = product[0] < 0
+    fraction = 0
+    for i in reversed(range(turns.places - turns.parts + 1)):
+        digit = below.where(product[i] ^ (-1 if i == 0 else _MASK), product[i])
+        unit = 2.0 ** (2 - _BITS * (i + 1))
+        fraction = fraction + digit.cast(x.dtype) * unit
+    angle = fraction * (math.pi / 2)
+    near = size < math.pi / 4
+    angle = near.where(x, below.ne(x < 0).where(-angle, angle))
+    quadrant = near.where(0, (x < 0).where(-quadrant, quadrant) & 3)
+    return finite.where(angle, math.nan), quadrant
+
+
+def _unsigned(digit):
+    """Widens an int32 digit."""
+    # By way of uint32: processors multiply unsigned halves faster.
+    return digit.cast(dtypes.uint32).cast(dtypes.uint64)
 
 
 def _sin_near(x):
@@ -239,33 +309,20 @@ def _cos_near(x):
 
 
 def _turn(x, quarters):
-    """sin(x + quarters * pi / 2), for 0 or 1 quarters.
-
-    NaN for float64 arguments of 2**52 and more.
-    """
-    far = magnitude(x) >= (_LARGEST_64 if is_double(x) else _LARGEST_32)
-    rest, quadrant = _reduce(far.where(0, x))
-    if quarters:
-        quadrant = (quadrant == 3).where(0, quadrant + 1)
-    odd = (quadrant == 1) | (quadrant == 3)
+    """sin(x + quarters * pi / 2), for 0 or 1 quarters."""
+    rest, quadrant = _reduce(x)
+    quadrant = quadrant + quarters
+    odd = (quadrant & 1).ne(0)
     size = odd.where(_cos_near(rest), _sin_near(rest))
-    near = (quadrant >= 2).where(-size, size)
-    if is_double(x):
-        return far.where(math.nan, near)
-    # tinygrad's sine reduces any argument, but is coarser.
-    distant = (~far).where(0, x)
-    if quarters:
-        half = (distant * 0.5).sin()
-        return far.where(1 - 2 * half * half, near)
-    return far.where(distant.sin(), near)
+    return (quadrant & 2).ne(0).where(-size, size)
 
 
-@traced_once(lambda x, y: [_turn(x, 1)])
+@traced_once(lambda x, y: [cos(x)])
 def sin(x):
     return _turn(x, 0)
 
 
-@traced_once(lambda x, y: [-_turn(x, 0)])
+@traced_once(lambda x, y: [-sin(x)])
 def cos(x):
     return _turn(x, 1)
 
@@ -553,7 +610,7 @@ def logaddexp2(x1, x2):
 def _sinc_derivatives(x, y):
     zero = magnitude(x) < 1e-10
     angle = zero.where(1, x) * math.pi
-    return [zero.where(0, (_turn(angle, 1) - y) / zero.where(1, x))]
+    return [zero.where(0, (cos(angle) - y) / zero.where(1, x))]
 
 
 @traced_once(_sinc_derivatives)
