@@ -19,3 +19,11 @@ def test_operands_that_do_not_broadcast_are_named():
 )
 def test_a_dtype_prints_the_name_that_keras_gives_it(dtype):
     assert str(keras.ops.zeros((2,), dtype).dtype) == f"dtypes.{dtype}"
+
+
+def test_a_scalar_tensor_is_formatted_as_its_number():
+    scalar = keras.ops.convert_to_tensor(0.12345, dtype="float32")
+    assert f"{scalar:.3f} {scalar * 2:8.1e}" == "0.123  2.5e-01"
+    assert f"{scalar}" == str(scalar)
+    with pytest.raises(TypeError, match=r"shape=\(3,\), format '.2f'"):
+        f"{keras.ops.zeros(3):.2f}"

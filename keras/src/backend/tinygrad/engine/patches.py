@@ -86,6 +86,8 @@ def apply():
     # `abs` of a Keras variable asks its value for it.
     Tensor.__abs__ = Tensor.abs
     Tensor.__bool__ = lambda self: bool(to_numpy(self).item())
+    # f"{loss:.4f}", as with torch.
+    Tensor.__format__ = _format
     # Operands that tinygrad does not know: variables and complex tensors have
     # methods of their own, NumPy's become tensors.
     for name in _OPERATORS:
@@ -168,6 +170,17 @@ def _index(self):
             f"Received: shape={self.shape}, dtype={self.dtype}"
         )
     return int(to_numpy(self).item())
+
+
+def _format(self, spec):
+    if not spec:
+        return str(self)
+    if self.shape != ():
+        raise TypeError(
+            "Only a scalar tensor can be formatted as a number. "
+            f"Received: shape={self.shape}, format {spec!r}"
+        )
+    return format(to_numpy(self).item(), spec)
 
 
 _OPERATORS = [
