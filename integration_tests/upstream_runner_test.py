@@ -178,6 +178,14 @@ def test_listed_test_that_does_not_exist_fails_a_run_of_its_file(tree):
     assert run_suite(tree, expected, "-k", "passes")[0] == 0
 
 
+def test_file_that_releases_leave_out_is_there_in_a_checkout(tree):
+    test = "keras/src/good/good_test.py::GoodTest::test_passes"
+    expected = EXPECTED + f"{test}  # Left out of the release: its data\n"
+    assert run_suite(tree, expected, "keras/src/good")[0] != 0
+    arguments = ("keras/src/good", "--nothing-left-out")
+    assert run_suite(tree, expected, *arguments)[0] == 0
+
+
 @pytest.mark.parametrize(
     "line, complaint",
     [

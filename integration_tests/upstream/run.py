@@ -182,6 +182,8 @@ def main(arguments=None):
     tree = tree_for(python, options.with_test_patches, options.keras_git)
     everything = not names_tests(pytest_arguments, tree)
     environments.install_for_development(python, requirements(everything))
+    if options.keras_git is not None:
+        pytest_arguments.append("--nothing-left-out")
     variant = record.variant(options.with_test_patches)
     results = results_of(variant)
     started = time.monotonic()
