@@ -407,6 +407,9 @@ class _Runner:
             )
 
     def _scratch(self, index, slot, scratch):
+        if index not in self._plan._offsets:
+            # No launch uses it.
+            return None
         if slot.device not in scratch:
             return new_buffer(slot.device, slot.size, slot.dtype)
         offset = self._plan.scratch_place(index)

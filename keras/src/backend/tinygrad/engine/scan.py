@@ -116,10 +116,13 @@ def _lay_out(body, inputs, length, reverse):
     n, m = len(body.carries), len(body.xs)
     carries, xs, consts = inputs[:n], inputs[n : n + m], inputs[n + m :]
     outputs = UOp.sink(*body.outputs)
+    device = body.outputs[0].device
     written = written_buffers(outputs)
+    carries, consts = _in_storage(carries, device), _in_storage(consts, device)
     ys = [None] * length
     for t in reversed(range(length)) if reverse else range(length):
-        values = [*carries, *[x[t] for x in xs], *consts]
+        slices = _in_storage([x[t] for x in xs], device)
+        values = [*carries, *slices, *consts]
         places = {
             p: v.reshape(-1).uop for p, v in zip(body.placeholders, values)
         }
@@ -130,6 +133,14 @@ def _lay_out(body, inputs, length, reverse):
         ys[t] = results[n:]
     ys = [y[0].stack(*y[1:]) for y in map(list, zip(*ys))]
     return carries, ys, None
+
+
+def _in_storage(tensors, device):
+    # As the placeholders are, so that kernels in the body may take them.
+    return [
+        t.clone(device=device) if t.device is None else t.contiguous()
+        for t in tensors
+    ]
 
 
 def declare(results, inputs, vjp):
