@@ -139,6 +139,9 @@ def test_environ(python, tree, keras_home, backend="tinygrad"):
         python,
         KERAS_BACKEND=backend,
         KERAS_HOME=str(keras_home),
+        # Two processes have to collect the same tests, some of which are made
+        # from sets.
+        PYTHONHASHSEED="0",
         PYTHONPATH=os.pathsep.join([str(tree), str(HERE)]),
     )
 
