@@ -4,6 +4,7 @@ Every (backend, model) runs in a process of its own, with the same weights and
 batches; the losses of the first ten steps must agree.
 
 Run: bash shell/bench.sh [--models mlp cnn ...] [--backends tinygrad torch ...]
+With --write, the table and the chart go into README.
 """
 
 import argparse
@@ -16,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 import venv
+
+from integration_tests import readme_section
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODELS = ["mlp", "cnn", "resnet", "lstm", "gru", "bilstm", "transformer"]
@@ -53,6 +56,17 @@ FIGURES = [
     ("peak_mb", "peak memory (MB)"),
 ]
 LOSS_TOLERANCE = 1e-4
+# README's table has a column for each of these.
+README_FIGURES = {
+    "train_ms": "train, ms",
+    "evaluate_ms": "evaluate, ms",
+    "predict_ms": "predict, ms",
+    "first_step_s": "first step, s",
+    "warm_first_step_s": "in a second process, s",
+    "peak_mb": "peak memory, MB",
+}
+README_COMMAND = "bash shell/bench.sh --write"
+CHART = pathlib.Path(__file__).with_name("train_step.png")
 
 
 def _environment(backend, folder):
@@ -177,6 +191,70 @@ def _table(results, reference):
     return "\n".join(lines).strip() + "\n"
 
 
+def readme_table(report):
+    """Returns README's table, in Markdown.
+
+    Args:
+        report: What `_report` returns.
+    """
+    results = report["results"]
+    backends = list(next(iter(results.values())))
+    order = " / ".join(backends)
+    lines = [
+        f"Each cell is {order}. {report['date']}, {report['machine']}, "
+        f"Python {report['python']}, {report['versions']}.",
+        "",
+        "| model | " + " | ".join(README_FIGURES.values()) + " |",
+        "|---|" + "--:|" * len(README_FIGURES),
+    ]
+    for model, by_backend in results.items():
+        cells = [
+            " / ".join(_rounded(by_backend[b].get(key)) for b in backends)
+            for key in README_FIGURES
+        ]
+        lines.append(f"| {model} | " + " | ".join(cells) + " |")
+    chart = CHART.relative_to(ROOT).as_posix()
+    return "\n".join([*lines, "", f"![Training steps by backend]({chart})"])
+
+
+def _rounded(value):
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value >= 100 else f"{value:.2g}"
+
+
+def _report(results, pythons):
+    """Returns the results, and what they were measured on."""
+    return {
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{_processor()}, {os.cpu_count()} cores",
+        "python": platform.python_version(),
+        "versions": ", ".join(_version(b, p) for b, p in pythons.items()),
+        "results": results,
+    }
+
+
+def _processor():
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = (x.split(":")[1].strip() for x in lines if x[:10] == "model name")
+    return next(names, platform.machine())
+
+
+def _version(backend, python):
+    distribution = "keras-tinygrad" if backend == "plugin" else backend
+    ask = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
+    version = subprocess.run(
+        [python, "-c", ask, distribution],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
+    return f"{distribution} {version}"
+
+
 def _chart(results, path):
     """Draws the training step of each model and backend on a log axis."""
     import matplotlib
@@ -202,6 +280,7 @@ def _chart(results, path):
     axes.legend()
     figure.tight_layout()
     figure.savefig(path, dpi=120)
+    plt.close(figure)
 
 
 def main():
@@ -224,6 +303,9 @@ def main():
     parser.add_argument(
         "--output", type=pathlib.Path, default=ROOT / "build" / "bench"
     )
+    parser.add_argument(
+        "--write", action="store_true", help="write README's table and chart"
+    )
     arguments = parser.parse_args()
     pythons = {
         b: _environment(b, arguments.environments) for b in arguments.backends
@@ -235,20 +317,13 @@ def main():
     print("\n" + table)
     arguments.output.mkdir(parents=True, exist_ok=True)
     (arguments.output / "bench.md").write_text(table)
-    (arguments.output / "bench.json").write_text(
-        json.dumps(
-            {
-                "date": datetime.date.today().isoformat(),
-                "machine": f"{platform.processor() or platform.machine()}, "
-                f"{os.cpu_count()} cores",
-                "python": platform.python_version(),
-                "results": results,
-            },
-            indent=1,
-        )
-    )
+    report = _report(results, pythons)
+    (arguments.output / "bench.json").write_text(json.dumps(report, indent=1))
     _chart(results, arguments.output / "bench.png")
     print(f"Written to {arguments.output}")
+    if arguments.write:
+        readme_section.write(README_COMMAND, readme_table(report))
+        _chart(results, CHART)
     found = _disagreements(results)
     for line in found:
         print(f"LOSSES DISAGREE: {line}", file=sys.stderr)
