@@ -24,17 +24,15 @@ def train_plan(name):
 def rows(plan, repeats):
     """Returns `(seconds, name, bytes moved, operations)` of each launch.
 
-    Bytes are those of the buffers that a launch is given; hand-written
-    kernels (products, host calls) report no operations.
+    Bytes are those of the buffers that a launch is given. Operations are
+    `None` where they are not known: of host calls and loops.
     """
     found = []
-    for launch, seconds in plan.profile(repeats):
+    for launch, seconds, operations in plan.profile(repeats):
         moved = sum(view.nbytes for view in launch.args)
-        name, operations = "copy", 0
+        name = "copy"
         if launch.program is not None:
             name = launch.program.arg.function_name
-            estimates = launch.program.src[0].arg.estimates
-            operations = estimates.ops if estimates is not None else 0
         found.append((seconds, name, moved, operations))
     return found
 
@@ -49,13 +47,14 @@ def main():
     total = sum(seconds for seconds, *_ in found)
     print(f"{len(found)} launches, {total * 1e3:.2f} ms in all")
     print(f"{'ms':>8} {'share':>6} {'MB':>8} {'GFLOP/s':>8}  launch")
-    for seconds, name, moved, operations in sorted(found, reverse=True)[
-        : arguments.most
-    ]:
-        rate = operations / seconds / 1e9 if seconds else 0.0
+    found.sort(key=lambda row: row[0], reverse=True)
+    for seconds, name, moved, operations in found[: arguments.most]:
+        rate = "-"
+        if operations is not None:
+            rate = f"{operations / seconds / 1e9:.1f}"
         print(
             f"{seconds * 1e3:8.3f} {seconds / total:6.1%} {moved / 1e6:8.2f} "
-            f"{rate:8.1f}  {name}"
+            f"{rate:>8}  {name}"
         )
 
 

@@ -161,8 +161,9 @@ def test_profile_lists_the_launches():
     step(array(8, 8))
     (plan,) = step.plans
     times = plan.profile(3)
-    assert [launch for launch, _ in times] == list(plan.launches)
-    assert all(0 < seconds < 1 for _, seconds in times)
+    assert [launch for launch, *_ in times] == list(plan.launches)
+    assert all(0 < seconds < 1 for _, seconds, _ in times)
+    assert all(operations for *_, operations in times)
 
 
 def test_scratch_memory_is_shared_and_freed():

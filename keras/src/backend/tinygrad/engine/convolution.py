@@ -589,7 +589,12 @@ def _kernel(name, dtype, thin):
             words.after(done), _Word.SET_THREADS, _Word.THREADS_AFTER
         )
     kind = "thin_convolution" if thin else "convolution"
-    return made(done, f"{kind}_{name}_{BLAS_DTYPES[dtype]}")
+    return made(done, f"{kind}_{name}_{BLAS_DTYPES[dtype]}", _operations)
+
+
+def _operations(words):
+    factors = (_Word.LINES, _Word.OUTPUTS_2, _Word.FILTERS, _Word.COLUMNS)
+    return 2 * math.prod(words[w] for w in factors)
 
 
 @functools.cache
@@ -620,7 +625,7 @@ def _depthwise_kernel(name, dtype):
     done = _depthwise_in_order(
         name, sizes, loop, out, left, right, sizes.REST_START, sizes.REST
     )
-    return made(done, f"depthwise_{name}_{BLAS_DTYPES[dtype]}")
+    return made(done, f"depthwise_{name}_{BLAS_DTYPES[dtype]}", _operations)
 
 
 def _depthwise_places(sizes, line, column, taps, multiple, channel):

@@ -108,4 +108,8 @@ def _kernel(dtype, operation):
     value, previous = x[place + after].load(), out[place].load()
     combined = previous + value if operation == "add" else previous * value
     store = out[place + after].store(combined)
-    return kernel(store.end(j).end(k).end(i), f"cumulative_{operation}_{dtype}")
+    return kernel(
+        store.end(j).end(k).end(i),
+        f"cumulative_{operation}_{dtype}",
+        lambda words: words[0] * (words[1] - 1) * words[2],
+    )

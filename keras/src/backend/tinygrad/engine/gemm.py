@@ -352,7 +352,12 @@ def _kernel(dtype):
         done = call_set_threads(
             words.after(done), _Word.SET_THREADS, _Word.THREADS_AFTER
         )
-    return kernel(done, f"gemm_{_NAMES[dtype]}")
+    return kernel(done, f"gemm_{_NAMES[dtype]}", _operations)
+
+
+def _operations(words):
+    sizes = [words[w] for w in (_Word.M, _Word.N, _Word.K)]
+    return 2 * math.prod([*sizes, *words[_Word.LOOPS :: 4]])
 
 
 @dataclass(frozen=True)

@@ -31,16 +31,39 @@ def on_cpu(tensor):
     return tensor.to("CPU").contiguous()
 
 
-def kernel(done, name):
+# Functions of a kernel's words that count its operations, by its name.
+_counts = {}
+
+
+def counts(name):
+    """Whether the operations of a kernel can be told by its words."""
+    return name in _counts
+
+
+def operations(name, words):
+    """Returns the number of arithmetic operations of a launch.
+
+    Args:
+        name: Name of a kernel for which `counts` holds.
+        words: Sequence of ints, its words.
+    """
+    return _counts[name](words)
+
+
+def kernel(done, name, count=None):
     """Makes a kernel of its last operation.
 
     Args:
         done: `UOp` that everything the kernel does comes before.
         name: Name of the kernel.
+        count: Function of the kernel's words, its last argument, that returns
+            its number of arithmetic operations.
 
     Returns:
         `SINK` uop, compiled as it stands: its loops are not unrolled.
     """
+    if count is not None:
+        _counts[name] = count
     # tinygrad cannot estimate the work of a loop whose end is in memory. It
     # leaves a kernel with a tag to its author.
     info = KernelInfo(name=name, estimates=Estimates())

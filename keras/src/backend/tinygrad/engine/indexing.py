@@ -245,7 +245,8 @@ def _gather_kernel(dtype, index_dtype):
     row = _row(index, i, rows)
     j = UOp.range(width, 1, dtype=dtypes.int64)
     store = out[i * width + j].store(x[row * width + j].load())
-    return kernel(store.end(j).end(i), f"gather_{dtype}_{index_dtype}")
+    name = f"gather_{dtype}_{index_dtype}"
+    return kernel(store.end(j).end(i), name, lambda words: 0)
 
 
 @functools.cache
@@ -263,7 +264,12 @@ def _scatter_kernel(dtype, index_dtype, reduction):
     update = updates[i * width + j].load()
     store = place.store(_combined(place.load(), update, reduction))
     name = f"scatter_{reduction}_{dtype}_{index_dtype}"
-    return kernel(store.end(j).end(i), name)
+    moves = reduction == "update"
+    return kernel(
+        store.end(j).end(i),
+        name,
+        lambda words: 0 if moves else words[0] * words[2],
+    )
 
 
 def _loaded_sizes(slot):

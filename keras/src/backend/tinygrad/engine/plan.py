@@ -10,6 +10,7 @@ import time
 import numpy as np
 
 from keras.src.backend.tinygrad.engine import blas_threads
+from keras.src.backend.tinygrad.engine import handwritten
 from keras.src.backend.tinygrad.engine import host_call
 from keras.src.backend.tinygrad.engine import launcher
 from keras.src.backend.tinygrad.engine.internals import JIT
@@ -164,7 +165,8 @@ class Plan:
                 time counts.
 
         Returns:
-            List of pairs `(Launch, seconds)`, in order.
+            List of triples `(Launch, seconds, operations)`, in order; the
+            number of arithmetic operations is `None` where it is not known.
 
         Raises:
             NotImplementedError: If the plan is not for the CPU.
@@ -339,12 +341,32 @@ class _FlatRunner:
                 start = time.perf_counter()
                 launcher.walk_row(self._table, *function)
                 least[i] = min(least[i], time.perf_counter() - start)
-        times = []
+        times, functions = [], list(self._functions)
         for launch in self._plan.launches:
             shards = self._shards(launch)
-            times.append((launch, sum(least[:shards])))
-            del least[:shards]
+            _, position, _ = functions[0]
+            times.append(
+                (
+                    launch,
+                    sum(least[:shards]),
+                    self._operations(launch, position),
+                )
+            )
+            del least[:shards], functions[:shards]
         return times
+
+    def _operations(self, launch, position):
+        if launch.program is None:
+            return 0
+        kernel = launch.program.src[0].arg
+        if handwritten.counts(kernel.name):
+            place = position + launcher.HEADER + len(launch.args) - 1
+            words = ctypes.c_int64 * launch.args[-1].size
+            words = list(words.from_address(self._table[place]))
+            return handwritten.operations(kernel.name, words)
+        return (
+            None if kernel.estimates is None else kernel.estimates.ops or None
+        )
 
     @staticmethod
     def _shards(launch):
