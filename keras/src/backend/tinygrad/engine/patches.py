@@ -21,6 +21,7 @@ from keras.src.backend.tinygrad.engine import tracing
 from keras.src.backend.tinygrad.engine import uop_speed
 from keras.src.backend.tinygrad.engine.canonical import is_allocated
 from keras.src.backend.tinygrad.engine.gemm import matmul
+from keras.src.backend.tinygrad.engine.getitem import indexed
 from keras.src.backend.tinygrad.engine.internals import VIZ
 from keras.src.backend.tinygrad.engine.internals import CPUAllocator
 from keras.src.backend.tinygrad.engine.internals import CPUProgram
@@ -93,6 +94,8 @@ def apply():
     for name in _OPERATORS:
         setattr(Tensor, name, _operator(name, _original(Tensor, name)))
     Tensor.__array_priority__ = 100
+    # NumPy's integers and arrays, variables, masks, and tensors as bounds.
+    Tensor.__getitem__ = indexed(_original(Tensor, "__getitem__"))
     # People, and Keras' tests, read a dtype's name; tinygrad spells C types.
     DType.__str__ = _dtype_name
     _iterate_snapshots_of_live_tensors()
