@@ -11,6 +11,7 @@ from tinygrad import dtypes
 from keras.src.backend.common import standardize_dtype
 from keras.src.backend.config import standardize_data_format
 from keras.src.backend.tinygrad import random
+from keras.src.backend.tinygrad.complex import ComplexTensor
 from keras.src.backend.tinygrad.core import cast
 from keras.src.backend.tinygrad.core import convert_to_tensor
 from keras.src.backend.tinygrad.engine.gemm import matmul
@@ -20,7 +21,9 @@ from keras.src.backend.tinygrad.nn.activations import to_float_tensor
 from keras.src.backend.tinygrad.nn.activations import widen
 from keras.src.backend.tinygrad.nn.windows import pad_axes
 from keras.src.backend.tinygrad.nn.windows import taps
+from keras.src.backend.tinygrad.numpy.common import canonicalize_axis
 from keras.src.backend.tinygrad.numpy.common import result_type
+from keras.src.backend.tinygrad.numpy.common import to_int
 
 RESIZE_INTERPOLATIONS = (
     "bilinear",
@@ -53,6 +56,24 @@ SCALE_AND_TRANSLATE_METHODS = {
 }
 
 
+def _real_tensor(x):
+    x = convert_to_tensor(x)
+    if isinstance(x, ComplexTensor):
+        raise ValueError(
+            "Image operations do not support complex numbers. Received: an "
+            f"argument of dtype {x.dtype} and shape {x.shape}"
+        )
+    return x
+
+
+def _check_not_empty(images):
+    if 0 in images.shape[-3:]:
+        raise ValueError(
+            "Expected images with height, width and channels. Received: "
+            f"images.shape={images.shape}"
+        )
+
+
 def _check_rank(images):
     if len(images.shape) not in (3, 4):
         raise ValueError(
@@ -78,7 +99,7 @@ def _planes(images, axis):
 
 
 def rgb_to_grayscale(images, data_format=None):
-    images = convert_to_tensor(images)
+    images = _real_tensor(images)
     axis = _channels_axis(data_format)
     _check_rank(images)
     if images.shape[axis] not in (1, 3):
@@ -105,7 +126,7 @@ def _check_float(images):
 
 
 def rgb_to_hsv(images, data_format=None):
-    images = convert_to_tensor(images)
+    images = _real_tensor(images)
     axis = _channels_axis(data_format)
     _check_rank(images)
     dtype = _check_float(images)
@@ -127,7 +148,7 @@ def rgb_to_hsv(images, data_format=None):
 
 
 def hsv_to_rgb(images, data_format=None):
-    images = convert_to_tensor(images)
+    images = _real_tensor(images)
     axis = _channels_axis(data_format)
     _check_rank(images)
     _check_float(images)
@@ -175,8 +196,9 @@ def resize(
             "Argument `size` must be a tuple of two elements "
             f"(height, width). Received: size={size}"
         )
-    images = convert_to_tensor(images)
+    images = _real_tensor(images)
     _check_rank(images)
+    _check_not_empty(images)
     axes = _spatial_axes(images, data_format)
     if crop_to_aspect_ratio or pad_to_aspect_ratio:
         images = _fit_aspect_ratio(
@@ -240,7 +262,7 @@ def _resize_weights(size, count, kernel, antialias):
     weights = _sampling_weights(
         place, np.arange(size)[:, None], spread, kernel, size
     )
-    return convert_to_tensor(weights)
+    return _real_tensor(weights)
 
 
 def _sampling_weights(place, grid, spread, kernel, size):
@@ -365,13 +387,22 @@ def scale_and_translate(
             "Invalid value for argument `method`. Expected of one "
             f"{SCALE_AND_TRANSLATE_METHODS}. Received: method={method}"
         )
-    images = convert_to_tensor(images)
-    scale = widen(convert_to_tensor(scale))
-    translation = widen(convert_to_tensor(translation))
+    images = _real_tensor(images)
+    scale = widen(_real_tensor(scale))
+    translation = widen(_real_tensor(translation))
+    count = len(spatial_dims)
+    if scale.shape != (count,) or translation.shape != (count,):
+        raise ValueError(
+            "Arguments `scale` and `translation` must have an element for "
+            f"each of `spatial_dims`. Received: scale.shape={scale.shape}, "
+            f"translation.shape={translation.shape}, "
+            f"spatial_dims={spatial_dims}"
+        )
     weights = []
     for i, axis in enumerate(spatial_dims):
-        axis = axis % images.ndim
-        size, count = images.shape[axis], output_shape[axis]
+        axis = canonicalize_axis(axis, images.ndim)
+        size = images.shape[axis]
+        count = to_int("output_shape", output_shape[axis], 0)
         step = 1 / scale[i]
         place = (Tensor.arange(count) + 0.5 - translation[i]) * step - 0.5
         spread = step.maximum(1) if antialias else 1.0
@@ -404,14 +435,19 @@ def affine_transform(
     data_format=None,
 ):
     _check_transform_arguments(interpolation, fill_mode)
-    images = convert_to_tensor(images)
-    transform = convert_to_tensor(transform)
+    images = _real_tensor(images)
+    transform = _real_tensor(transform)
     _check_rank(images)
     if transform.ndim not in (1, 2):
         raise ValueError(
             "Invalid transform rank: expected rank 1 (single transform) "
             "or rank 2 (batch of transforms). Received input with shape: "
             f"transform.shape={transform.shape}"
+        )
+    if transform.shape[-1] != 8:
+        raise ValueError(
+            "Argument `transform` must have 8 values for each image. "
+            f"Received: transform.shape={transform.shape}"
         )
     # c0 and c1 only have an effect in the TensorFlow backend.
     a0, a1, a2, b0, b1, b2, *_ = _coefficients(transform)
@@ -435,6 +471,7 @@ def _sample_images(
 ):
     """Samples every image where `place(x, y)` says, as `(row, column)`."""
     channels_first = standardize_data_format(data_format) == "channels_first"
+    _check_not_empty(images)
     x = images if images.ndim == 4 else images.unsqueeze(0)
     if channels_first:
         x = x.permute(0, 2, 3, 1)
@@ -467,9 +504,9 @@ def perspective_transform(
     data_format=None,
 ):
     _check_transform_arguments(interpolation)
-    images = convert_to_tensor(images)
-    start_points = convert_to_tensor(start_points)
-    end_points = convert_to_tensor(end_points)
+    images = _real_tensor(images)
+    start_points = _real_tensor(start_points)
+    end_points = _real_tensor(end_points)
     _check_rank(images)
     for name, points in (
         ("start_points", start_points),
@@ -505,8 +542,8 @@ def perspective_transform(
 
 
 def compute_homography_matrix(start_points, end_points):
-    start_points = convert_to_tensor(start_points)
-    end_points = convert_to_tensor(end_points)
+    start_points = _real_tensor(start_points)
+    end_points = _real_tensor(end_points)
     dtype = result_type(start_points.dtype, end_points.dtype, float)
     start = widen(cast(start_points, dtype))
     end = widen(cast(end_points, dtype))
@@ -524,8 +561,8 @@ def compute_homography_matrix(start_points, end_points):
 def map_coordinates(
     inputs, coordinates, order, fill_mode="constant", fill_value=0.0
 ):
-    inputs = convert_to_tensor(inputs)
-    coordinates = [convert_to_tensor(c) for c in coordinates]
+    inputs = _real_tensor(inputs)
+    coordinates = [_real_tensor(c) for c in coordinates]
     if len(coordinates) != inputs.ndim:
         raise ValueError(
             "First dim of `coordinates` must be the same as the rank of "
@@ -647,10 +684,16 @@ def _inside(index, size, fill_mode):
 def gaussian_blur(
     images, kernel_size=(3, 3), sigma=(1.0, 1.0), data_format=None
 ):
-    images = convert_to_tensor(images)
-    sigma = widen(convert_to_tensor(sigma))
+    images = _real_tensor(images)
+    sigma = widen(_real_tensor(sigma))
     _check_rank(images)
-    sizes = [int(n) for n in kernel_size]
+    _check_not_empty(images)
+    sizes = [to_int("kernel_size", n, 1) for n in kernel_size]
+    if len(sizes) != 2 or sigma.shape != (2,):
+        raise ValueError(
+            "Arguments `kernel_size` and `sigma` must have two elements. "
+            f"Received: kernel_size={kernel_size}, sigma.shape={sigma.shape}"
+        )
     # The first element is for the width, as in the numpy and jax backends.
     height, width = _spatial_axes(images, data_format)
     weights = [
@@ -694,14 +737,14 @@ def elastic_transform(
     data_format=None,
 ):
     _check_transform_arguments(interpolation, fill_mode)
-    images = convert_to_tensor(images)
+    images = _real_tensor(images)
     _check_rank(images)
     height, width = (
         images.shape[axis] for axis in _spatial_axes(images, data_format)
     )
     batch = images.shape[0] if images.ndim == 4 else 1
-    alpha = widen(convert_to_tensor(alpha))
-    sigma = widen(convert_to_tensor(sigma))
+    alpha = widen(_real_tensor(alpha))
+    sigma = widen(_real_tensor(sigma))
     # Odd, and about six sigmas. Its value is not known here, so a kernel four
     # times as long as the image is cut.
     longest = 4 * max(height, width) + 1
@@ -722,7 +765,7 @@ def elastic_transform(
 
 
 def sobel_edges(images, data_format=None):
-    images = convert_to_tensor(images)
+    images = _real_tensor(images)
     _check_rank(images)
     height, width = _spatial_axes(images, data_format)
 

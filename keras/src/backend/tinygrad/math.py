@@ -20,6 +20,7 @@ from keras.src.backend.tinygrad.engine.indexing import scatter_rows
 from keras.src.backend.tinygrad.numpy.common import at_least_float32
 from keras.src.backend.tinygrad.numpy.common import floating
 from keras.src.backend.tinygrad.numpy.common import to_axes
+from keras.src.backend.tinygrad.numpy.common import to_int
 
 
 def segment_sum(data, segment_ids, num_segments=None, sorted=False):
@@ -43,6 +44,7 @@ def _segment_reduce(reduction, data, segment_ids, num_segments):
     segment_ids = convert_to_tensor(segment_ids)
     if num_segments is None:
         num_segments = int(convert_to_numpy(segment_ids).max(initial=-1)) + 1
+    num_segments = to_int("num_segments", num_segments, 0)
     neutral = {
         "add": 0,
         "mul": 1,
@@ -71,7 +73,7 @@ def top_k(x, k, sorted=True):
             "`top_k` expects an input of rank >= 1. Received: "
             f"x.shape={x.shape}"
         )
-    size = x.shape[-1]
+    size, k = x.shape[-1], to_int("k", k)
     if not 0 <= k <= size:
         raise ValueError(
             f"`top_k` expects 0 <= k <= {size}, the size of the last axis of "

@@ -16,12 +16,19 @@ from keras.src.backend.tinygrad.core import convert_to_tensor
 from keras.src.backend.tinygrad.engine.gradient import custom_vjp
 from keras.src.backend.tinygrad.numpy import sort
 from keras.src.backend.tinygrad.numpy import transcendental
+from keras.src.backend.tinygrad.numpy.common import canonicalize_axis
+from keras.src.backend.tinygrad.numpy.common import refuse_bool
 from keras.src.backend.tinygrad.numpy.common import result_type
 
 
-def to_float_tensor(x):
-    """Converts to a floating tensor; integers become `floatx`."""
+def to_float_tensor(x, numbers_for=None):
+    """Converts to a floating tensor; integers become `floatx`.
+
+    Booleans do too, unless an operation is named that takes numbers alone.
+    """
     x = convert_to_tensor(x)
+    if numbers_for is not None:
+        refuse_bool(numbers_for, x)
     if not x.is_floating_point():
         x = cast(x, result_type(x.dtype, float))
     return x
@@ -34,6 +41,7 @@ def widen(x):
 
 def strict_clip(x, low, high=None):
     """Clips, with gradient 0 at the bounds too; NaN stays NaN."""
+    refuse_bool("an activation", x)
     inside = x > low
     if high is not None:
         inside = inside & (x < high)
@@ -112,7 +120,7 @@ def sparse_plus(x):
 
 
 def silu(x):
-    x = to_float_tensor(x)
+    x = to_float_tensor(x, "silu")
     wide = widen(x)
     return (wide * stable_sigmoid(wide)).cast(x.dtype)
 
@@ -124,7 +132,7 @@ def squareplus(x, b=4):
 
 
 def log_sigmoid(x):
-    x = to_float_tensor(x)
+    x = to_float_tensor(x, "log_sigmoid")
     return stable_softplus(widen(x).neg()).neg().cast(x.dtype)
 
 
@@ -178,7 +186,7 @@ def celu(x, alpha=1.0):
 
 
 def glu(x, axis=-1):
-    x = to_float_tensor(x)
+    x = to_float_tensor(x, "glu")
     if x.shape[axis] % 2 != 0:
         raise ValueError(
             "axis size must be divisible by 2. "
@@ -194,6 +202,7 @@ def hard_tanh(x):
 
 def hard_shrink(x, threshold=0.5):
     x = convert_to_tensor(x)
+    refuse_bool("hard_shrink", x)
     return (x.abs() > threshold).where(x, 0)
 
 
@@ -202,10 +211,21 @@ def threshold(x, threshold, default_value):
     return (x > threshold).where(x, x.const_like(default_value))
 
 
+def _below_maximum(x, axis):
+    """`x` less its maximum, which counts as a constant."""
+    maximum = x.max(axis=axis, keepdim=True).detach()
+    if maximum.shape == x.shape:
+        # tinygrad takes x - x for zero, whatever x is.
+        return (x.abs() < math.inf).where(0, x.const_like(math.nan))
+    return x - maximum
+
+
 def softmax(x, axis=-1):
-    x = to_float_tensor(x)
+    x = to_float_tensor(x, "softmax")
+    if axis is not None:
+        axis = canonicalize_axis(axis, max(x.ndim, 1))
     wide = widen(x)
-    exp = (wide - wide.max(axis=axis, keepdim=True).detach()).exp()
+    exp = _below_maximum(wide, axis).exp()
     (y,) = custom_vjp(
         [exp / exp.sum(axis=axis, keepdim=True)],
         [wide],
@@ -217,9 +237,11 @@ def softmax(x, axis=-1):
 
 
 def log_softmax(x, axis=-1):
-    x = to_float_tensor(x)
+    x = to_float_tensor(x, "log_softmax")
+    if axis is not None:
+        axis = canonicalize_axis(axis, max(x.ndim, 1))
     wide = widen(x)
-    shifted = wide - wide.max(axis=axis, keepdim=True).detach()
+    shifted = _below_maximum(wide, axis)
     (y,) = custom_vjp(
         [shifted - shifted.exp().sum(axis=axis, keepdim=True).log()],
         [wide],

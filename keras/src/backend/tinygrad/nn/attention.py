@@ -47,7 +47,7 @@ def dot_product_attention(
     dtype = result_type(query.dtype, key.dtype, value.dtype, float)
     batch, length, heads, size = query.shape
     key_length, key_heads = key.shape[1:3]
-    if heads % key_heads:
+    if not key_heads or heads % key_heads:
         raise ValueError(
             "The number of query heads must be a multiple of the number of "
             f"key heads. Received: query.shape={query.shape}, "

@@ -11,6 +11,7 @@ from keras.src.backend.tinygrad.nn.windows import count_windows
 from keras.src.backend.tinygrad.nn.windows import overlap_add
 from keras.src.backend.tinygrad.nn.windows import pad_axes
 from keras.src.backend.tinygrad.nn.windows import same_padding
+from keras.src.backend.tinygrad.numpy.common import refuse_bool
 from keras.src.utils.argument_validation import standardize_tuple
 
 
@@ -35,7 +36,7 @@ def conv(
     x = _to_channels_last(x, data_format)
     channels = x.shape[-1]
     kernel_channels = kernel.shape[-2]
-    if channels % kernel_channels > 0:
+    if not kernel_channels or channels % kernel_channels:
         raise ValueError(
             "The number of input channels must be evenly divisible by "
             f"kernel's in_channels. Received input channels {channels} and "
@@ -76,6 +77,7 @@ def depthwise_conv(
     data_format = standardize_data_format(data_format)
     inputs = convert_to_tensor(inputs)
     kernel = convert_to_tensor(kernel)
+    _spatial_rank(inputs, kernel)
     *window, channels, multiplier = kernel.shape
     _check_channels(inputs, channels, data_format)
     kernel = kernel.reshape(*window, 1, channels * multiplier)
@@ -140,6 +142,7 @@ def conv_transpose(
 
 
 def _spatial_rank(x, kernel):
+    refuse_bool("a convolution", kernel)
     if x.ndim not in (3, 4, 5) or kernel.ndim != x.ndim:
         raise ValueError(
             "Inputs to conv operation should have ndim=3, 4, or 5, "

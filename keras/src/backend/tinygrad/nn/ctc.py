@@ -12,6 +12,7 @@ from keras.src.backend.common.dtypes import result_type
 from keras.src.backend.tinygrad.core import cast
 from keras.src.backend.tinygrad.core import convert_to_tensor
 from keras.src.backend.tinygrad.engine.host_call import host_call
+from keras.src.backend.tinygrad.numpy.common import to_int
 
 # The score of having read a label before the first frame. Finite, so that a
 # target that is too long for its output costs a lot rather than infinitely
@@ -29,7 +30,14 @@ def ctc_loss(target, output, target_length, output_length, mask_index=0):
         convert_to_tensor(target_length, dtype="int32"),
         convert_to_tensor(output_length, dtype="int32"),
     ]
-    blank = mask_index % output.shape[-1]
+    blank = _blank("ctc_loss", mask_index, output)
+    ranks = [x.ndim for x in inputs]
+    if ranks != [3, 2, 1, 1] or len({x.shape[0] for x in inputs}) > 1:
+        raise ValueError(
+            "`ctc_loss` expects `output` (batch, time, classes), `target` "
+            "(batch, labels) and two lengths for each. Received: shapes "
+            f"{[x.shape for x in inputs]}"
+        )
 
     def gradient(inputs, outputs, output_grads):
         (slope,) = host_call(
@@ -48,6 +56,17 @@ def ctc_loss(target, output, target_length, output_length, mask_index=0):
         name="ctc_loss",
     )
     return loss
+
+
+def _blank(name, mask_index, output):
+    classes = output.shape[-1] if output.ndim else 0
+    if not -classes <= to_int("mask_index", mask_index) < classes:
+        raise ValueError(
+            f"`{name}` expects a `mask_index` that is one of the {classes} "
+            f"classes. Received: mask_index={mask_index}, outputs of shape "
+            f"{output.shape}"
+        )
+    return mask_index % classes
 
 
 def _log_softmax(x):
@@ -165,8 +184,14 @@ def ctc_decode(
     dtype = result_type(x.dtype, "float32")
     x = cast(x, dtype)
     lengths = convert_to_tensor(sequence_lengths, dtype="int32")
+    if x.ndim != 3 or 0 in x.shape[1:]:
+        raise ValueError(
+            "`ctc_decode` expects inputs of shape (batch, time, classes). "
+            f"Received: inputs.shape={x.shape}"
+        )
     batch, time, classes = x.shape
-    blank = (classes - 1 if mask_index is None else mask_index) % classes
+    top_paths = to_int("top_paths", top_paths, 1)
+    blank = _blank("ctc_decode", -1 if mask_index is None else mask_index, x)
     if strategy == "greedy":
         (paths,) = host_call(
             functools.partial(_decode_greedy, blank, merge_repeated),

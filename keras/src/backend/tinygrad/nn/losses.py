@@ -10,6 +10,8 @@ from keras.src.backend.tinygrad.core import to_tinygrad_dtype
 from keras.src.backend.tinygrad.nn.activations import log_softmax
 from keras.src.backend.tinygrad.nn.activations import to_float_tensor
 from keras.src.backend.tinygrad.nn.activations import widen
+from keras.src.backend.tinygrad.numpy.common import canonicalize_axis
+from keras.src.backend.tinygrad.numpy.common import to_int
 from keras.src.backend.tinygrad.numpy.transcendental import log1p
 
 
@@ -19,7 +21,8 @@ def one_hot(x, num_classes, axis=-1, dtype=None, sparse=False):
             "Unsupported value `sparse=True` with tinygrad backend"
         )
     x = convert_to_tensor(x)
-    axis = axis % (x.ndim + 1)
+    axis = canonicalize_axis(axis, x.ndim + 1)
+    num_classes = to_int("num_classes", num_classes, 0)
     mask = _class_mask(x.unsqueeze(axis), num_classes, axis)
     return mask.cast(to_tinygrad_dtype(dtype or floatx()))
 
@@ -44,7 +47,7 @@ def multi_hot(x, num_classes, axis=-1, dtype=None, sparse=False):
 
 
 def categorical_crossentropy(target, output, from_logits=False, axis=-1):
-    output = to_float_tensor(output)
+    output = to_float_tensor(output, "categorical_crossentropy")
     target = convert_to_tensor(target, dtype=output.dtype)
     _check_same_shape(target, output)
     if output.ndim < 1:
@@ -59,7 +62,7 @@ def categorical_crossentropy(target, output, from_logits=False, axis=-1):
 
 def sparse_categorical_crossentropy(target, output, from_logits=False, axis=-1):
     target = convert_to_tensor(target, dtype="int32")
-    output = to_float_tensor(output)
+    output = to_float_tensor(output, "sparse_categorical_crossentropy")
     if output.ndim < 1:
         raise ValueError(
             "Argument `output` must be at least rank 1. "
@@ -99,7 +102,7 @@ def _check_same_shape(target, output):
 
 
 def binary_crossentropy(target, output, from_logits=False):
-    output = to_float_tensor(output)
+    output = to_float_tensor(output, "binary_crossentropy")
     target = convert_to_tensor(target, dtype=output.dtype)
     _check_same_shape(target, output)
     dtype = output.dtype

@@ -4,10 +4,10 @@ import math
 
 from tinygrad import dtypes
 
-from keras.src.backend.tinygrad.core import convert_to_tensor
 from keras.src.backend.tinygrad.engine.gradient import custom_vjp
 from keras.src.backend.tinygrad.nn.activations import to_float_tensor
 from keras.src.backend.tinygrad.nn.activations import widen
+from keras.src.backend.tinygrad.numpy.common import to_axes
 
 
 def moments(x, axes, keepdims=False, synchronized=False):
@@ -16,8 +16,7 @@ def moments(x, axes, keepdims=False, synchronized=False):
             "Argument synchronized=True is not supported with tinygrad."
         )
     x = to_float_tensor(x)
-    axes = [axes] if isinstance(axes, int) else axes
-    axes = sorted({axis % x.ndim for axis in axes})
+    axes = to_axes(axes, x.ndim)
     wide = widen(x)
     mean = wide.mean(axes, keepdim=True)
     centered = wide - mean
@@ -49,8 +48,8 @@ def batch_normalization(
     shape[axis] = x.shape[axis]
 
     def vector(name, value):
-        value = convert_to_tensor(value)
-        if math.prod(value.shape) != x.shape[axis]:
+        value = to_float_tensor(value, "batch_normalization")
+        if value.shape != (x.shape[axis],):
             raise ValueError(
                 f"Argument `{name}` must be a vector of length "
                 f"`x.shape[axis]`. Received: {name}.shape={value.shape}, "

@@ -43,7 +43,7 @@ def max_pool(
 def average_pool(
     inputs, pool_size, strides=None, padding="valid", data_format=None
 ):
-    x = to_float_tensor(inputs)
+    x = to_float_tensor(inputs, "average_pool")
     axes = _spatial_axes(x, data_format)
     sizes, strides, pads = _geometry(x, axes, pool_size, strides, padding)
     dims = x.shape
@@ -192,10 +192,10 @@ def _unpool(grad, position, shape, axes, sizes, strides):
 
 
 def adaptive_average_pool(inputs, output_size, data_format=None):
-    x = to_float_tensor(inputs)
+    x = to_float_tensor(inputs, "adaptive_average_pool")
     y = widen(x)
     axes = _spatial_axes(x, data_format)
-    for axis, count in zip(axes, _output_sizes(output_size, axes)):
+    for axis, count in zip(axes, _output_sizes(output_size, x, axes)):
         y = _adaptive_average(y, axis, count)
     return y.cast(x.dtype)
 
@@ -204,13 +204,15 @@ def adaptive_max_pool(inputs, output_size, data_format=None):
     x = convert_to_tensor(inputs)
     axes = _spatial_axes(x, data_format)
     # From the last axis on, as in `_by_axes`.
-    counts = _output_sizes(output_size, axes)
+    counts = _output_sizes(output_size, x, axes)
     for axis, count in reversed(list(zip(axes, counts))):
         x = _adaptive_max(x, axis, count)
     return x
 
 
-def _output_sizes(output_size, axes):
+def _output_sizes(output_size, x, axes):
+    if 0 in [x.shape[axis] for axis in axes]:
+        raise ValueError(f"Nothing to pool in an input of shape {x.shape}.")
     return standardize_tuple(output_size, len(axes), "output_size")
 
 

@@ -6,10 +6,18 @@ from keras.src.backend.tinygrad.nn.windows import overlap_add
 from keras.src.backend.tinygrad.nn.windows import pad_axes
 from keras.src.backend.tinygrad.nn.windows import split_axes
 from keras.src.backend.tinygrad.nn.windows import taps
+from keras.src.backend.tinygrad.numpy.common import to_int
 
 
-def _pair(value):
-    return (value, value) if isinstance(value, int) else tuple(value)
+def _pair(name, value, least=1):
+    """Returns the two integers that an argument gives, once or twice."""
+    values = (value, value) if isinstance(value, int) else tuple(value)
+    if len(values) != 2:
+        raise TypeError(
+            f"`{name}` must be an integer or two of them. "
+            f"Received: {name}={value}"
+        )
+    return tuple(to_int(name, v, least) for v in values)
 
 
 def unfold(input, kernel_size, dilation=1, padding=0, stride=1):
@@ -26,12 +34,13 @@ def unfold(input, kernel_size, dilation=1, padding=0, stride=1):
         Tensor of shape `(N, C * kH * kW, L)`, where `L` counts the blocks.
     """
     x = convert_to_tensor(input)
-    sizes = _pair(kernel_size)
-    pads = [(p, p) for p in _pair(padding)]
+    sizes = _pair("kernel_size", kernel_size)
+    strides, gaps = _pair("stride", stride), _pair("dilation", dilation)
+    pads = [(p, p) for p in _pair("padding", padding, 0)]
     x = pad_axes(x, (2, 3), pads)
     # Width first, so that the height axis stays where it is.
     for axis, size, step, gap in zip(
-        (3, 2), sizes[::-1], _pair(stride)[::-1], _pair(dilation)[::-1]
+        (3, 2), sizes[::-1], strides[::-1], gaps[::-1]
     ):
         x = _blocks(x, axis, size, step, gap)
     n, c, rows, height, columns, width = x.shape
@@ -62,11 +71,11 @@ def fold(x, output_size, kernel_size, dilation=1, padding=0, stride=1):
         Tensor of shape `(N, C, H, W)`.
     """
     x = convert_to_tensor(x)
-    shape = _pair(output_size)
-    sizes = _pair(kernel_size)
-    dilations = _pair(dilation)
-    pads = _pair(padding)
-    strides = _pair(stride)
+    shape = _pair("output_size", output_size)
+    sizes = _pair("kernel_size", kernel_size)
+    dilations = _pair("dilation", dilation)
+    pads = _pair("padding", padding, 0)
+    strides = _pair("stride", stride)
     counts = [
         _block_count(*geometry)
         for geometry in zip(shape, sizes, dilations, pads, strides)
@@ -109,6 +118,9 @@ def depth_to_space(x, block_size, data_format="channels_last"):
     """
     x = convert_to_tensor(x)
     b = block_size
+    _check_four_axes("depth_to_space", x)
+    channels = x.shape[-1 if data_format == "channels_last" else 1]
+    _check_divides("depth_to_space", b**2, (channels,), x)
     if data_format == "channels_last":
         n, h, w, c = x.shape
         x = x.reshape(n, h, w, b, b, c // b**2).permute(0, 1, 3, 2, 4, 5)
@@ -118,11 +130,32 @@ def depth_to_space(x, block_size, data_format="channels_last"):
     return x.reshape(n, c // b**2, h * b, w * b)
 
 
+def _check_four_axes(name, x):
+    if x.ndim != 4:
+        raise ValueError(
+            f"`{name}` expects a batch of images, of 4 axes. "
+            f"Received: x.shape={x.shape}"
+        )
+
+
+def _check_divides(name, divisor, sizes, x):
+    if any(size % divisor for size in sizes):
+        raise ValueError(
+            f"`{name}` expects sizes that {divisor} divides. "
+            f"Received: {tuple(sizes)} in x.shape={x.shape}"
+        )
+
+
 def space_to_depth(x, block_size, data_format="channels_last"):
     """Moves blocks of space to channels: the inverse of `depth_to_space`."""
     x = convert_to_tensor(x)
     b = block_size
-    if data_format == "channels_last":
+    _check_four_axes("space_to_depth", x)
+    last = data_format == "channels_last"
+    _check_divides(
+        "space_to_depth", b, x.shape[1:3] if last else x.shape[2:], x
+    )
+    if last:
         n, h, w, c = x.shape
         x = x.reshape(n, h // b, b, w // b, b, c).permute(0, 1, 3, 2, 4, 5)
         return x.reshape(n, h // b, w // b, c * b**2)

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import operator
 
 import numpy as np
 from tinygrad import Tensor
@@ -10,7 +11,6 @@ from tinygrad import dtypes as tinygrad_dtypes
 from keras.src.backend import config
 from keras.src.backend.common import dtypes
 from keras.src.backend.common import standardize_dtype
-from keras.src.backend.common.backend_utils import canonicalize_axis
 from keras.src.backend.tinygrad.core import convert_to_numpy
 from keras.src.backend.tinygrad.core import convert_to_tensor
 from keras.src.backend.tinygrad.core import is_tensor
@@ -79,6 +79,11 @@ def integral(*operands):
     """Result dtype of arithmetic that counts with booleans."""
     dtype = result_type(*operands)
     return "int32" if dtype == "bool" else dtype
+
+
+def strong(*operands, rule=result_type):
+    """Result dtype where a Python integer counts as an int32 tensor does."""
+    return rule(*["int32" if o is int else o for o in operands])
 
 
 def dtype_of(x):
@@ -190,6 +195,43 @@ def broadcast(*xs):
     return [x if x.shape == shape else x.expand(shape) for x in xs]
 
 
+def canonicalize_axis(axis, ndim):
+    """Returns an axis in [-ndim, ndim) as a non-negative one."""
+    axis = operator.index(axis)
+    if not -ndim <= axis < ndim:
+        # A `ValueError`, as Keras has it, and an `IndexError`, as torch.
+        raise np.exceptions.AxisError(
+            f"axis {axis} is out of bounds for an array with dimension {ndim}."
+        )
+    return axis % ndim
+
+
+def to_int(name, value, least=None):
+    """Returns an argument that must be an integer, and not below `least`."""
+    try:
+        number = operator.index(
+            convert_to_numpy(value) if is_tensor(value) else value
+        )
+    except TypeError:
+        raise TypeError(
+            f"`{name}` must be an integer. Received: {name}={value}"
+        ) from None
+    if least is not None and number < least:
+        raise ValueError(
+            f"`{name}` must not be below {least}. Received: {name}={value}"
+        )
+    return number
+
+
+def refuse_bool(name, x):
+    """Raises for what has no meaning for truth values."""
+    if x.dtype == tinygrad_dtypes.bool:
+        raise TypeError(
+            f"`{name}` does not support booleans. Cast the operands to a "
+            f"numeric dtype first. Received: dtype=bool, shape={x.shape}"
+        )
+
+
 def to_axes(axis, ndim):
     """Returns the axes that an `axis` argument names, sorted, none twice."""
     if axis is None:
@@ -229,6 +271,8 @@ def as_tensors(xs):
     """Converts a sequence of operands to tensors of one dtype."""
     if is_tensor(xs):
         return [xs[i] for i in range(xs.shape[0])]
+    if not len(xs):
+        raise ValueError("Expected at least one tensor. Received none.")
     return promote(*xs)
 
 
@@ -238,6 +282,6 @@ def to_ints(values):
         values = np.asarray(convert_to_numpy(values)).reshape(-1).tolist()
     else:
         values = [np.asarray(convert_to_numpy(v)).item() for v in values]
-    if any(isinstance(v, float) for v in values):
+    if not all(isinstance(v, int) for v in values):
         raise TypeError(f"Expected integers. Received: {values}")
     return [int(v) for v in values]

@@ -7,12 +7,12 @@ from tinygrad import Tensor
 
 from keras.src.backend import config
 from keras.src.backend.common import standardize_dtype
-from keras.src.backend.common.backend_utils import canonicalize_axis
 from keras.src.backend.tinygrad.core import cast
 from keras.src.backend.tinygrad.core import convert_to_numpy
 from keras.src.backend.tinygrad.core import convert_to_tensor
 from keras.src.backend.tinygrad.core import is_tensor
 from keras.src.backend.tinygrad.numpy.common import broadcast
+from keras.src.backend.tinygrad.numpy.common import canonicalize_axis
 from keras.src.backend.tinygrad.numpy.common import check_broadcast
 from keras.src.backend.tinygrad.numpy.common import constant
 from keras.src.backend.tinygrad.numpy.common import floating

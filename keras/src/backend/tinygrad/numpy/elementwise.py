@@ -1,5 +1,6 @@
 """Elementwise operations."""
 
+import functools
 import math
 
 import ml_dtypes
@@ -24,6 +25,9 @@ from keras.src.backend.tinygrad.numpy.common import floating_wide
 from keras.src.backend.tinygrad.numpy.common import integral
 from keras.src.backend.tinygrad.numpy.common import is_float
 from keras.src.backend.tinygrad.numpy.common import promote
+from keras.src.backend.tinygrad.numpy.common import refuse_bool
+from keras.src.backend.tinygrad.numpy.common import strong
+from keras.src.backend.tinygrad.numpy.common import to_int
 from keras.src.backend.tinygrad.numpy.common import to_operand
 
 INTEGERS_OF_SIZE = {
@@ -32,14 +36,6 @@ INTEGERS_OF_SIZE = {
     4: tinygrad_dtypes.int32,
     8: tinygrad_dtypes.int64,
 }
-
-
-def _refuse_bool(name, x):
-    if x.dtype == tinygrad_dtypes.bool:
-        raise TypeError(
-            f"`{name}` does not support booleans. Cast the operands to a "
-            "numeric dtype first. Received: dtype=bool"
-        )
 
 
 def _require_integers(name, *xs, booleans=True):
@@ -62,7 +58,7 @@ def add(x1, x2):
 
 @elementwise()
 def subtract(x1, x2):
-    _refuse_bool("subtract", x1)
+    refuse_bool("subtract", x1)
     return x1 - x2
 
 
@@ -88,7 +84,7 @@ def divide_no_nan(x1, x2):
 
 @elementwise()
 def negative(x):
-    _refuse_bool("negative", x)
+    refuse_bool("negative", x)
     return -x
 
 
@@ -120,7 +116,7 @@ def fabs(x):
 
 @elementwise()
 def sign(x):
-    _refuse_bool("sign", x)
+    refuse_bool("sign", x)
     result = x.ne(0).where((x < 0).where(x.const_like(-1), 1), 0)
     return x.ne(x).where(math.nan, result) if is_float(x) else result
 
@@ -217,13 +213,13 @@ def _safe_integer_division(x1, x2):
     return zero.where(0, quotient), zero.where(0, remainder)
 
 
-@elementwise(integral)
+@elementwise(functools.partial(strong, rule=integral))
 def gcd(x1, x2):
     _require_integers("gcd", x1, x2)
     return _on_host(np.gcd, x1, x2)
 
 
-@elementwise(integral)
+@elementwise(functools.partial(strong, rule=integral))
 def lcm(x1, x2):
     _require_integers("lcm", x1, x2)
     return _on_host(np.lcm, x1, x2)
@@ -316,6 +312,8 @@ def trunc(x):
 
 @elementwise()
 def round(x, decimals=0):
+    refuse_bool("round", x)
+    decimals = to_int("decimals", decimals)
     if not is_float(x):
         return _round_integers(x, decimals)
     if decimals == 0:
@@ -575,7 +573,7 @@ def logical_xor(x1, x2):
 # Bits.
 
 
-@elementwise()
+@elementwise(strong)
 def bitwise_and(x, y):
     _require_integers("bitwise_and", x)
     return x & y
@@ -591,13 +589,13 @@ def bitwise_not(x):
     return bitwise_invert(x)
 
 
-@elementwise()
+@elementwise(strong)
 def bitwise_or(x, y):
     _require_integers("bitwise_or", x)
     return x | y
 
 
-@elementwise()
+@elementwise(strong)
 def bitwise_xor(x, y):
     _require_integers("bitwise_xor", x)
     return x ^ y

@@ -4,12 +4,12 @@ import numpy as np
 from tinygrad import Tensor
 from tinygrad import dtypes as tinygrad_dtypes
 
-from keras.src.backend.common.backend_utils import canonicalize_axis
 from keras.src.backend.tinygrad.core import cast
 from keras.src.backend.tinygrad.core import convert_to_numpy
 from keras.src.backend.tinygrad.core import convert_to_tensor
 from keras.src.backend.tinygrad.engine.indexing import gather_rows
 from keras.src.backend.tinygrad.numpy.common import along
+from keras.src.backend.tinygrad.numpy.common import canonicalize_axis
 from keras.src.backend.tinygrad.numpy.common import check_broadcast
 from keras.src.backend.tinygrad.numpy.common import dtype_of
 from keras.src.backend.tinygrad.numpy.common import is_float
@@ -44,16 +44,17 @@ def take_along_axis(x, indices, axis=None):
     if axis is None:
         x, axis = x.reshape(-1), 0
     axis = canonicalize_axis(axis, x.ndim)
-    total = x.shape[axis]
-    index, inside = _to_index("take_along_axis", indices, total)
-    if index.ndim != x.ndim:
+    shapes = (x.shape, np.shape(indices))
+    if len(shapes[1]) != x.ndim:
         raise ValueError(
             "`take_along_axis` expects `indices` of as many axes as `x`. "
-            f"Received: x of shape {x.shape}, indices of shape {index.shape}"
+            f"Received: x of shape {x.shape}, indices of shape {shapes[1]}"
         )
     batch = np.broadcast_shapes(
-        *[(*s[:axis], 1, *s[axis + 1 :]) for s in (x.shape, index.shape)]
+        *[(*s[:axis], 1, *s[axis + 1 :]) for s in shapes]
     )
+    total = x.shape[axis]
+    index, inside = _to_index("take_along_axis", indices, total)
     shape = (*batch[:axis], index.shape[axis], *batch[axis + 1 :])
     taken = gather_along(x, index.expand(shape), axis)
     if inside is not None:

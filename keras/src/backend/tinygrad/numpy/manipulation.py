@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 
-from keras.src.backend.common.backend_utils import canonicalize_axis
 from keras.src.backend.tinygrad.core import cast
 from keras.src.backend.tinygrad.core import convert_to_numpy
 from keras.src.backend.tinygrad.core import convert_to_tensor
@@ -13,9 +12,11 @@ from keras.src.backend.tinygrad.numpy import elementwise
 from keras.src.backend.tinygrad.numpy import reduction
 from keras.src.backend.tinygrad.numpy.common import along
 from keras.src.backend.tinygrad.numpy.common import as_tensors
+from keras.src.backend.tinygrad.numpy.common import canonicalize_axis
 from keras.src.backend.tinygrad.numpy.common import dtype_of
 from keras.src.backend.tinygrad.numpy.common import is_float
 from keras.src.backend.tinygrad.numpy.common import to_axes
+from keras.src.backend.tinygrad.numpy.common import to_int
 from keras.src.backend.tinygrad.numpy.common import to_ints
 from keras.src.backend.tinygrad.numpy.creation import linspace
 from keras.src.backend.tinygrad.numpy.indexing import take
@@ -45,8 +46,10 @@ def reshape(x, newshape):
     shape = to_ints(newshape)
     known = math.prod(s for s in shape if s != -1)
     count = math.prod(x.shape)
-    if shape.count(-1) > 1 or (
-        count % known if -1 in shape and known else count != known
+    if (
+        any(s < -1 for s in shape)
+        or shape.count(-1) > 1
+        or (count % known if -1 in shape and known else count != known)
     ):
         raise ValueError(
             f"Cannot reshape a tensor of shape {x.shape} and {count} elements "
@@ -225,6 +228,7 @@ def stack(x, axis=0):
             "`stack` expects values of one shape. Received: shapes "
             f"{[x.shape for x in xs]}"
         )
+    axis = canonicalize_axis(axis, xs[0].ndim + 1)
     return concatenate([expand_dims(x, axis) for x in xs], axis)
 
 
@@ -327,7 +331,7 @@ def repeat(x, repeats, axis=None):
     if len(counts) > 1:
         index = np.repeat(np.arange(x.shape[axis], dtype="int32"), counts)
         return take(x, index, axis)
-    (count,) = counts
+    count = to_int("repeats", counts[0], 0)
     shape = [*x.shape[: axis + 1], count, *x.shape[axis + 1 :]]
     repeated = x.unsqueeze(axis + 1).expand(shape)
     shape[axis : axis + 2] = [x.shape[axis] * count]
@@ -336,7 +340,7 @@ def repeat(x, repeats, axis=None):
 
 def tile(x, repeats):
     x = convert_to_tensor(x)
-    repeats = to_ints(repeats)
+    repeats = [to_int("repeats", n, 0) for n in to_ints(repeats)]
     rank = max(len(repeats), x.ndim)
     repeats = [1] * (rank - len(repeats)) + repeats
     shape = (1,) * (rank - x.ndim) + x.shape
@@ -381,6 +385,7 @@ def diagonal(x, offset=0, axis1=0, axis2=1):
         )
     x = moveaxis(x, (axis1, axis2), (-2, -1))
     *batch, rows, columns = x.shape
+    offset = to_int("offset", offset)
     top, left = min(max(-offset, 0), rows), min(max(offset, 0), columns)
     n = min(rows - top, columns - left)
     bounds = [(0, s) for s in batch] + [(top, top + n), (left, left + n)]
@@ -396,13 +401,13 @@ def trace(x, offset=0, axis1=0, axis2=1):
 def tril(x, k=0):
     x = convert_to_tensor(x)
     _require_rank("tril", x, 2)
-    return x.tril(k)
+    return x.tril(to_int("k", k))
 
 
 def triu(x, k=0):
     x = convert_to_tensor(x)
     _require_rank("triu", x, 2)
-    return x.triu(k)
+    return x.triu(to_int("k", k))
 
 
 # Differences and padding.

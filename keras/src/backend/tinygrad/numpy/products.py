@@ -7,10 +7,10 @@ import numpy as np
 from tinygrad import dtypes as tinygrad_dtypes
 
 from keras.src import tree
-from keras.src.backend.common.backend_utils import canonicalize_axis
 from keras.src.backend.common.backend_utils import vectorize_impl
 from keras.src.backend.tinygrad.core import convert_to_tensor
 from keras.src.backend.tinygrad.engine import gemm
+from keras.src.backend.tinygrad.numpy.common import canonicalize_axis
 from keras.src.backend.tinygrad.numpy.common import check_broadcast
 from keras.src.backend.tinygrad.numpy.common import promote
 from keras.src.backend.tinygrad.numpy.common import result_type
@@ -158,6 +158,11 @@ def _parse_subscripts(subscripts, operands):
 
     Axes under an ellipsis get numbers, counted from the last one.
     """
+    if not isinstance(subscripts, str):
+        raise TypeError(
+            "`einsum` expects its subscripts as a string. "
+            f"Received: subscripts={subscripts}"
+        )
     inputs, arrow, output = subscripts.replace(" ", "").partition("->")
     inputs = inputs.split(",")
     if len(inputs) != len(operands):

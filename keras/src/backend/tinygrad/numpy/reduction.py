@@ -10,6 +10,7 @@ from keras.src.backend.tinygrad.core import convert_to_tensor
 from keras.src.backend.tinygrad.engine.cumulative import cumulative_product
 from keras.src.backend.tinygrad.engine.cumulative import cumulative_sum
 from keras.src.backend.tinygrad.numpy.common import at_least_float32
+from keras.src.backend.tinygrad.numpy.common import canonicalize_axis
 from keras.src.backend.tinygrad.numpy.common import dtype_of
 from keras.src.backend.tinygrad.numpy.common import floating
 from keras.src.backend.tinygrad.numpy.common import integral
@@ -17,6 +18,7 @@ from keras.src.backend.tinygrad.numpy.common import is_float
 from keras.src.backend.tinygrad.numpy.common import keep_axes
 from keras.src.backend.tinygrad.numpy.common import last_axis_view
 from keras.src.backend.tinygrad.numpy.common import promote
+from keras.src.backend.tinygrad.numpy.common import refuse_bool
 from keras.src.backend.tinygrad.numpy.common import to_axes
 from keras.src.backend.tinygrad.numpy.elementwise import isclose
 from keras.src.backend.tinygrad.numpy.elementwise import maximum
@@ -186,6 +188,8 @@ def _refuse_empty(name, x, axes):
 
 
 def ptp(x, axis=None, keepdims=False):
+    x = convert_to_tensor(x)
+    refuse_bool("ptp", x)
     return max(x, axis, keepdims) - min(x, axis, keepdims)
 
 
@@ -199,7 +203,9 @@ def argmin(x, axis=None, keepdims=False):
 
 def _arg_extremum(name, fn, x, axis, keepdims):
     x = convert_to_tensor(x)
-    axes = to_axes(axis, x.ndim)
+    axes = to_axes(
+        None if axis is None else canonicalize_axis(axis, x.ndim), x.ndim
+    )
     _refuse_empty(name, x, axes)
     rows = last_axis_view(x, axes).detach()
     found = rows == fn(rows, axis=-1, keepdim=True)
@@ -231,7 +237,7 @@ def _cumulate(fn, x, axis, dtype):
     dtype = integral(x.dtype if dtype is None else dtype)
     if axis is None:
         x, axis = x.reshape(-1), 0
-    (axis,) = to_axes(axis, x.ndim)
+    axis = canonicalize_axis(axis, x.ndim)
     x = cast(x, dtype)
     wide = cast(x, at_least_float32(dtype)) if is_float(x) else x
     return cast(fn(wide, axis), dtype)

@@ -7,12 +7,12 @@ import functools
 
 import numpy as np
 
-from keras.src.backend.common.backend_utils import canonicalize_axis
 from keras.src.backend.tinygrad.core import cast
 from keras.src.backend.tinygrad.core import convert_to_numpy
 from keras.src.backend.tinygrad.core import convert_to_tensor
 from keras.src.backend.tinygrad.engine.host_call import host_call
 from keras.src.backend.tinygrad.numpy.common import at_least_float32
+from keras.src.backend.tinygrad.numpy.common import canonicalize_axis
 from keras.src.backend.tinygrad.numpy.common import comparison
 from keras.src.backend.tinygrad.numpy.common import dtype_of
 from keras.src.backend.tinygrad.numpy.common import is_float

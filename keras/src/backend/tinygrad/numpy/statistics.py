@@ -6,7 +6,6 @@ import math
 import numpy as np
 from tinygrad import Tensor
 
-from keras.src.backend.common.backend_utils import canonicalize_axis
 from keras.src.backend.tinygrad.core import cast
 from keras.src.backend.tinygrad.core import convert_to_numpy
 from keras.src.backend.tinygrad.core import convert_to_tensor
@@ -19,6 +18,7 @@ from keras.src.backend.tinygrad.numpy import elementwise
 from keras.src.backend.tinygrad.numpy import reduction
 from keras.src.backend.tinygrad.numpy.common import along
 from keras.src.backend.tinygrad.numpy.common import at_least_float32
+from keras.src.backend.tinygrad.numpy.common import canonicalize_axis
 from keras.src.backend.tinygrad.numpy.common import constant
 from keras.src.backend.tinygrad.numpy.common import dtype_of
 from keras.src.backend.tinygrad.numpy.common import floating
@@ -71,6 +71,11 @@ def _quantile(x, q, axis, method, keepdims, skip_nan):
     dtype = floating(x.dtype)
     x = cast(x, at_least_float32(x.dtype))
     q = convert_to_tensor(q, x.dtype)
+    if q.ndim > 1:
+        raise ValueError(
+            "`q` must be a number or a vector of them. "
+            f"Received: q.shape={q.shape}"
+        )
     axes = to_axes(axis, x.ndim)
     rest = keep_axes(x.shape, axes)
     if not keepdims:
