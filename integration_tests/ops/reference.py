@@ -14,11 +14,23 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
+class BackendError(Exception):
+    """What an op raised on another backend.
+
+    Attributes:
+        classes: Names of the exception's class and its bases.
+    """
+
+    def __init__(self, classes, message):
+        super().__init__(f"{classes[0]}: {message}")
+        self.classes = classes
+
+
 class Reference:
     """`keras.ops` on another backend.
 
     Args:
-        backend: Name of the backend, `"numpy"` or `"torch"`.
+        backend: Name of the backend, `"numpy"`, `"torch"` or `"jax"`.
         python: Interpreter whose environment has that backend's packages.
     """
 
@@ -31,21 +43,27 @@ class Reference:
             stdout=subprocess.PIPE,
         )
 
-    def call(self, name, args, kwargs):
+    def call(self, name, args, kwargs, wide=False):
         """Runs an op.
 
         Args:
             name: Name under `keras.ops`, such as `"linalg.svd"`.
             args: Tuple of NumPy arrays and Python values.
             kwargs: Dict of the same.
+            wide: Whether numbers of 64 bits keep them; Keras halves them on
+                the numpy and jax backends.
 
         Returns:
-            Nested structure of NumPy arrays, or the exception it raised.
+            Nested structure of NumPy arrays, or a `BackendError`.
         """
-        return self._ask(("call", name, args, kwargs))
+        return self._ask(("call", name, args, kwargs, wide))
+
+    def error(self, name, args, kwargs):
+        """Runs an op; returns the `BackendError` it raised, or `None`."""
+        return self._ask(("attempt", name, args, kwargs))
 
     def gradients(self, name, args, kwargs):
-        """Differentiates the sum of an op's floating results.
+        """Differentiates a weighted sum of an op's floating results.
 
         Args:
             name: Name under `keras.ops`.
@@ -53,14 +71,19 @@ class Reference:
             kwargs: Dict of the same.
 
         Returns:
-            List with the gradient for each floating array argument. Only the
-            torch backend has it.
+            List with the gradient for each floating array argument, or a
+            `BackendError`. The torch and jax backends have it.
         """
         return self._ask(("gradients", name, args, kwargs))
 
+    def version(self):
+        """Returns the version of the backend's package."""
+        return self._ask(("version",))
+
     def _ask(self, request):
         _send(self._process.stdin, request)
-        return _receive(self._process.stdout)
+        value, error = _receive(self._process.stdout)
+        return value if error is None else BackendError(*error)
 
     def close(self):
         self._process.stdin.close()
@@ -81,19 +104,59 @@ def _receive(stream):
 
 
 def find(name):
-    """Returns the function `keras.ops.<name>`."""
+    """Returns the function `keras.ops.<name>`, or `keras.losses.<name>`."""
     import keras
 
-    function = keras.ops
+    function = keras if name.startswith("losses.") else keras.ops
     for part in name.split("."):
         function = getattr(function, part)
     return function
 
 
-def _call(name, args, kwargs):
+def weights(shape):
+    """Weights of results in the sum to differentiate; no two are equal."""
+    import numpy as np
+
+    size = int(np.prod(shape))
+    return (1 + np.arange(size, dtype="float32") / 8).reshape(shape)
+
+
+def split(args):
+    """Separates arrays from the rest.
+
+    Returns:
+        Pair of the list of arrays in `args` and a function that puts such a
+        list in their place.
+    """
+    import numpy as np
+
     import keras
 
-    result = find(name)(*args, **kwargs)
+    leaves = keras.tree.flatten(args)
+    where = [i for i, x in enumerate(leaves) if isinstance(x, np.ndarray)]
+
+    def rebuild(values):
+        changed = list(leaves)
+        for i, value in zip(where, values):
+            changed[i] = value
+        return keras.tree.pack_sequence_as(args, changed)
+
+    return [leaves[i] for i in where], rebuild
+
+
+def _call(name, args, kwargs, wide=False):
+    import keras
+    from keras.src.backend.common import dtypes
+
+    halved = dtypes.BIT64_TO_BIT32_DTYPE
+    if wide:
+        keras.config.set_floatx("float64")
+        dtypes.BIT64_TO_BIT32_DTYPE = {}
+    try:
+        result = find(name)(*args, **kwargs)
+    finally:
+        keras.config.set_floatx("float32")
+        dtypes.BIT64_TO_BIT32_DTYPE = halved
     return keras.tree.map_structure(
         lambda x: (
             keras.ops.convert_to_numpy(x) if keras.ops.is_tensor(x) else x
@@ -102,41 +165,72 @@ def _call(name, args, kwargs):
     )
 
 
-def _torch_gradients(name, args, kwargs):
+def _attempt(name, args, kwargs):
+    _call(name, args, kwargs)
+
+
+def _gradients(name, args, kwargs):
+    """As `Reference.gradients`, in this process."""
     import numpy as np
 
     import keras
 
-    def leaf(x):
-        if isinstance(x, np.ndarray) and x.dtype.kind == "f":
-            return keras.ops.convert_to_tensor(x).requires_grad_(True)
-        return x
+    arrays, rebuild = split(args)
+    floating = [i for i, a in enumerate(arrays) if a.dtype.kind == "f"]
 
-    tensors = [keras.tree.map_structure(leaf, a) for a in args]
-    results = keras.tree.flatten(find(name)(*tensors, **kwargs))
-    floating = [r for r in results if r.is_floating_point()]
-    sum(r.sum() for r in floating).backward()
-    return [
-        np.zeros(t.shape) if t.grad is None else t.grad.numpy()
-        for t in keras.tree.flatten(tensors)
-        if hasattr(t, "requires_grad")
-    ]
+    def loss(values):
+        changed = list(arrays)
+        for i, value in zip(floating, values):
+            changed[i] = value
+        results = keras.tree.flatten(find(name)(*rebuild(changed), **kwargs))
+        # An op without a floating result has a gradient of zero.
+        total = 0.0 * sum(keras.ops.sum(v) for v in values)
+        for r in results:
+            if keras.backend.is_float_dtype(
+                keras.backend.standardize_dtype(r.dtype)
+            ):
+                factors = keras.ops.convert_to_tensor(weights(r.shape))
+                total = total + keras.ops.sum(r * factors)
+        return total
+
+    values = [keras.ops.convert_to_tensor(arrays[i]) for i in floating]
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return [np.asarray(g) for g in jax.grad(loss)(values)]
+    values = [v.requires_grad_(True) for v in values]
+    loss(values).backward()
+    return [v.grad.detach().numpy() for v in values]
+
+
+def _version():
+    import importlib.metadata
+
+    import keras
+
+    return importlib.metadata.version(keras.backend.backend())
 
 
 def _serve():
     requests, replies = sys.stdin.buffer, sys.stdout.buffer
     # What Keras prints must not mix with the replies.
     sys.stdout = sys.stderr
-    actions = {"call": _call, "gradients": _torch_gradients}
+    actions = {
+        "attempt": _attempt,
+        "call": _call,
+        "gradients": _gradients,
+        "version": _version,
+    }
     while True:
         try:
             action, *arguments = _receive(requests)
         except EOFError:
             return
         try:
-            reply = actions[action](*arguments)
+            reply = actions[action](*arguments), None
         except Exception as error:
-            reply = RuntimeError(f"{type(error).__name__}: {error}")
+            classes = [c.__name__ for c in type(error).__mro__]
+            reply = None, (classes, str(error))
         _send(replies, reply)
 
 
