@@ -1,5 +1,6 @@
 """What the patches to tinygrad's classes are for."""
 
+import numpy as np
 import pytest
 
 import keras
@@ -27,3 +28,15 @@ def test_a_scalar_tensor_is_formatted_as_its_number():
     assert f"{scalar}" == str(scalar)
     with pytest.raises(TypeError, match=r"shape=\(3,\), format '.2f'"):
         f"{keras.ops.zeros(3):.2f}"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
+def test_a_choice_of_what_is_not_finite_is_cast_as_numpy_does(value, dtype):
+    x = np.array([1.5, 2.5, -3], "float32")
+    chosen = keras.ops.where(keras.ops.convert_to_tensor(x) > 2, value, x)
+    with np.errstate(invalid="ignore"):
+        expected = np.where(x > 2, np.float32(value), x).astype(dtype)
+    # A negative number as an unsigned one is for each compiler to say.
+    expected, got = expected[:2], np.asarray(keras.ops.cast(chosen, dtype))[:2]
+    np.testing.assert_array_equal(got, expected)

@@ -6,6 +6,7 @@ takes the place of the first.
 
 import functools
 import glob
+import math
 import mmap
 import os
 import sqlite3
@@ -14,6 +15,7 @@ import sys
 import numpy as np
 from tinygrad import Device
 from tinygrad import Tensor
+from tinygrad import dtypes
 
 from keras.src.backend.tinygrad.engine import compiler
 from keras.src.backend.tinygrad.engine import kernel_options
@@ -98,6 +100,8 @@ def apply():
     Tensor.__getitem__ = indexed(_original(Tensor, "__getitem__"))
     # People, and Keras' tests, read a dtype's name; tinygrad spells C types.
     DType.__str__ = _dtype_name
+    # A choice between a number and NaN, cast to integers, would raise.
+    DType.const = _const(_original(DType, "const"))
     _iterate_snapshots_of_live_tensors()
     # A shape of plain numbers is simplified already; tinygrad would rewrite
     # it at each movement op, for half of the time that building a graph takes.
@@ -236,6 +240,20 @@ def _operator(name, original):
 def _dtype_name(self):
     known = NUMPY_DTYPES.get(self)
     return repr(self) if known is None else f"dtypes.{known.name}"
+
+
+def _const(original):
+    def const(self, value):
+        if (
+            isinstance(value, float)
+            and not math.isfinite(value)
+            and dtypes.is_int(self)
+        ):
+            # As processors convert it, and NumPy.
+            return self.min if self in (dtypes.int32, dtypes.int64) else 0
+        return original(self, value)
+
+    return const
 
 
 class _LiveTensors(dict):
