@@ -195,20 +195,58 @@ def test_while_loop_ends():
     assert int(count) == 6
 
 
-def test_second_gradient_needs_an_unrolled_loop():
-    x = tensor(np.ones((3, 2), "float32"))
+def slope_along(function, arrays):
+    """Returns a function's scalar slope along fixed directions, as a graph."""
 
-    def gradient(unroll):
-        start = np.zeros(2, "float32")
-        last, _ = ops.scan(
-            lambda c, x: (c * 0.5 + x * x, c), start, x, unroll=unroll
+    def slope(*tensors):
+        found = gradients(function(*tensors), list(tensors))
+        return sum(
+            ops.sum(g * tensor(normal(*a.shape, 2)[..., 0]))
+            for g, a in zip(found, arrays)
         )
-        return gradients(ops.sum(last * last), [x])[0]
 
-    with pytest.raises(NotImplementedError, match="unroll=True"):
-        gradients(ops.sum(gradient(False) ** 2), [x])
-    (second,) = gradients(ops.sum(gradient(True) ** 2), [x])
-    assert np.isfinite(to_numpy(second)).all()
+    return slope
+
+
+def test_second_gradients(road):
+    def function(start, xs, weights):
+        def step(carry, x):
+            new = ops.tanh(ops.matmul(carry, weights) + x)
+            return new, carry * x
+
+        last, ys = ops.scan(step, start, xs)
+        return ops.sum(last * last) + ops.sum(ys * ys * ys)
+
+    arrays = normal(2, 3), normal(5, 2, 3), normal(3, 3) * 0.3
+    check_gradients(slope_along(function, arrays), *arrays)
+
+
+@pytest.mark.parametrize("make", [keras.layers.LSTM, keras.layers.GRU])
+def test_second_gradients_of_fused_layers(make):
+    keras.utils.set_random_seed(0)
+    layer = make(3, bias_initializer="normal", dtype="float64")
+    x = normal(2, 5, 4)
+    layer(x)
+
+    def function(x, *weights):
+        values = list(zip(layer.trainable_variables, weights))
+        with keras.StatelessScope(state_mapping=values):
+            y = layer(x)
+        return ops.sum(y * y * y)
+
+    arrays = [x, *layer.get_weights()]
+    check_gradients(slope_along(function, arrays), *arrays)
+
+
+def test_forward_mode_goes_through_loops():
+    def last(x):
+        return ops.scan(lambda c, x: (c * 0.5 + x * x, c), np.zeros(3), x)[0]
+
+    x, direction = normal(4, 3), normal(4, 3, 1)[..., 0]
+    _, found = ops.jvp(last, (tensor(x),), (tensor(direction),))
+    weights = 0.5 ** np.arange(3, -1, -1)
+    expected = (weights[:, None] * 2 * x * direction).sum(0)
+    np.testing.assert_allclose(to_numpy(found), expected, rtol=1e-12)
 
 
 def test_remat_computes_again(monkeypatch):

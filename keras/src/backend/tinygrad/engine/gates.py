@@ -13,6 +13,7 @@ from tinygrad import dtypes
 from keras.src.backend.tinygrad.engine.gradient import custom_vjp
 from keras.src.backend.tinygrad.engine.internals import KernelInfo
 from keras.src.backend.tinygrad.engine.internals import UOp
+from keras.src.backend.tinygrad.engine.scan_body import differentiated_as
 
 
 def lstm_gates(x, recurrent, c):
@@ -36,7 +37,7 @@ def lstm_gates(x, recurrent, c):
             t.const_like(0) if g is None else g
             for g, t in zip(cotangents, outputs)
         ]
-        dz, dc = _kernel(_lstm_backward, [*inputs, *cotangents], (4, 1))
+        dz, dc = _derivatives(_lstm_backward, [*inputs, *cotangents], (4, 1))
         return [dz, dz, dc]
 
     return custom_vjp(outputs, inputs, vjp)
@@ -60,10 +61,38 @@ def gru_gates(x, recurrent, bias, h):
     outputs = _kernel(_gru_forward, inputs, (1,))
 
     def vjp(cotangents):
-        dx, dr, dh = _kernel(_gru_backward, [*inputs, *cotangents], (3, 3, 1))
+        arguments = [*inputs, *cotangents]
+        dx, dr, dh = _derivatives(_gru_backward, arguments, (3, 3, 1))
         return [dx, dr, dr.sum(0), dh]
 
     return custom_vjp(outputs, inputs, vjp)[0]
+
+
+def _derivatives(formula, inputs, widths):
+    """Applies a formula as `_kernel` does, differentiably."""
+    outputs = _kernel(formula, inputs, widths)
+
+    return differentiated_as(
+        outputs, inputs, lambda *parts: _as_tensors(formula, parts)
+    )
+
+
+def _as_tensors(formula, inputs):
+    """Applies a formula to whole tensors."""
+    dtype, units = inputs[-1].dtype, inputs[-1].shape[-1]
+    wide = _wide(dtype)
+
+    def reader(tensor):
+        def read(gate=0):
+            columns = tensor[..., gate * units : (gate + 1) * units]
+            return columns.cast(wide)
+
+        return read
+
+    return [
+        gates[0].cat(*gates[1:], dim=-1).cast(dtype)
+        for gates in formula(*map(reader, inputs))
+    ]
 
 
 def _kernel(formula, inputs, widths):
@@ -113,7 +142,7 @@ def _sink(formula, shape, out_shapes, in_shapes, dtype):
             buffer[sample, column] if len(buffer.shape) == 2 else buffer[column]
         )
 
-    wide = dtypes.float64 if dtype == dtypes.float64 else dtypes.float32
+    wide = _wide(dtype)
 
     def reader(buffer):
         return lambda gate=0: place(buffer, gate).load().cast(wide)
@@ -125,6 +154,10 @@ def _sink(formula, shape, out_shapes, in_shapes, dtype):
     ]
     done = UOp.group(*stores).end(sample, unit)
     return done.sink(arg=KernelInfo(name=formula.__name__.strip("_")))
+
+
+def _wide(dtype):
+    return dtypes.float64 if dtype == dtypes.float64 else dtypes.float32
 
 
 def _sigmoid(x):

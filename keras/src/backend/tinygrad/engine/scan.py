@@ -14,6 +14,7 @@ from keras.src.backend.tinygrad.engine.internals import UOp
 from keras.src.backend.tinygrad.engine.lowering import Unsupported
 from keras.src.backend.tinygrad.engine.plan import NO_VIEWS
 from keras.src.backend.tinygrad.engine.scan_body import differentiate
+from keras.src.backend.tinygrad.engine.scan_body import differentiated_as
 from keras.src.backend.tinygrad.engine.scan_body import split
 from keras.src.backend.tinygrad.engine.scan_body import split_products
 from keras.src.backend.tinygrad.engine.scan_body import trace
@@ -82,12 +83,17 @@ def run(body, carries, xs, length, reverse=False):
         ]
     inputs = [*carries, *xs, *map(Tensor, body.sources)]
     final, ys, _ = _launch(body, inputs, length, reverse)
+    results = _differentiable(body, inputs, length, reverse, final + ys)
+    return results[: len(final)], results[len(final) :]
+
+
+def _differentiable(body, inputs, length, reverse, results):
+    """Declares the gradient of a launched loop's carries and results."""
 
     def vjp(cotangents):
-        return gradient(body, inputs, cotangents, length, reverse, final + ys)
+        return gradient(body, inputs, cotangents, length, reverse, results)
 
-    results = declare(final + ys, inputs, vjp)
-    return results[: len(final)], results[len(final) :]
+    return declare(results, inputs, vjp)
 
 
 def _all_products(product, left, storage):
@@ -188,15 +194,20 @@ def gradient(body, inputs, cotangents, length, reverse=False, results=()):
             computed yet.
 
     Returns:
-        List with a `Tensor` or `None` for each input.
+        List with a `Tensor` or `None` for each input, differentiable like
+        any other loop's results.
     """
     n, m = len(body.carries), len(body.xs)
     step = differentiate(body, [c is not None for c in cotangents])
     saves = split(body, step)
     final, ys, call = _launch(saves.forward, inputs, length, reverse)
-    saved = ys[len(body.ys) :]
+    kept = final + ys
     if call is not None:
-        offer([t.uop for t in results], [t.uop for t in (*final, *ys)], call)
+        offer([t.uop for t in results], [t.uop for t in kept], call)
+    first = len(final) + len(body.ys)
+    stored = kept[first:]
+    saved = _differentiable(saves.forward, inputs, length, reverse, kept)
+    saved = saved[first:]
     carries = [
         inputs[i].const_like(0) if cotangents[i] is None else cotangents[i]
         for i in step.carried
@@ -205,14 +216,25 @@ def gradient(body, inputs, cotangents, length, reverse=False, results=()):
         Tensor.zeros(*p.shape, dtype=p.dtype)
         for p in step.carries[len(carries) :]
     ]
-    xs = [cotangents[i] for i in step.arriving]
-    xs += [inputs[n + j] for j in saves.xs] + saved[: saves.count]
+    carries += [cotangents[i] for i in step.arriving]
+    carries += [inputs[n + j] for j in saves.xs]
+    consts = [Tensor(s) for s in saves.backward.sources]
+    # The launch finds the rows of what was stored; gradients, its graph.
     final, ys, _ = _launch(
         saves.backward,
-        [*carries, *xs, *map(Tensor, saves.backward.sources)],
+        [*carries, *stored[: saves.count], *consts],
         length,
         not reverse,
     )
+    found = _differentiable(
+        saves.backward,
+        [*carries, *saved[: saves.count], *consts],
+        length,
+        not reverse,
+        final + ys,
+    )
+    raw, count = ys, len(step.sliced)
+    final, ys = found[: len(final)], found[len(final) :]
     gradients = [None] * len(inputs)
     for i, gradient in zip(step.carried, final):
         gradients[i] = gradient
@@ -220,10 +242,15 @@ def gradient(body, inputs, cotangents, length, reverse=False, results=()):
         gradients[n + j] = gradient
     for k, gradient in zip(step.summed, final[len(step.carried) :]):
         gradients[n + m + k] = gradient
-    for use, i, cotangent in zip(
-        step.products, saves.lefts, ys[len(step.sliced) :]
+    for use, i, *pair in zip(
+        step.products, saves.lefts, raw[count:], ys[count:]
     ):
-        gradient = use.product.right_gradient(saved[i], cotangent)
+        product = use.product.right_gradient
+        (gradient,) = differentiated_as(
+            [product(stored[i], pair[0])],
+            [saved[i], pair[1]],
+            lambda *operands, product=product: [product(*operands)],
+        )
         known = gradients[n + m + use.const]
         gradients[n + m + use.const] = (
             gradient if known is None else known + gradient

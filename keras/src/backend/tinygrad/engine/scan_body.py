@@ -12,6 +12,8 @@ from keras.src.backend.tinygrad.engine.canonical import canonicalize
 from keras.src.backend.tinygrad.engine.canonical import is_allocated
 from keras.src.backend.tinygrad.engine.canonical import trace_inputs
 from keras.src.backend.tinygrad.engine.gemm import Product
+from keras.src.backend.tinygrad.engine.gradient import custom_vjp
+from keras.src.backend.tinygrad.engine.gradient import gradients
 from keras.src.backend.tinygrad.engine.gradient import plain
 from keras.src.backend.tinygrad.engine.internals import Ops
 from keras.src.backend.tinygrad.engine.internals import UOp
@@ -481,6 +483,37 @@ def cotangents_of(body, roots, cotangents):
         for u in targets
         if u in found
     }
+
+
+def differentiated_as(outputs, inputs, function):
+    """Declares that values have the gradient of a function's results.
+
+    Args:
+        outputs: List of floating `Tensor`s with a device.
+        inputs: List of `Tensor`s; they may depend on each other.
+        function: Function of as many `Tensor`s, that returns a list of
+            `Tensor`s: given `inputs`, the values of `outputs`.
+
+    Returns:
+        List of `Tensor`s with the values of `outputs`.
+    """
+
+    def vjp(cotangents):
+        device = outputs[0].device
+        places = [placeholder(t.shape, t.dtype, device) for t in inputs]
+        parts = [Tensor(p.reshape(t.shape)) for p, t in zip(places, inputs)]
+        total = sum(
+            (y * g).sum()
+            for y, g in zip(function(*parts), cotangents)
+            if g is not None
+        )
+        values = {p: t.reshape(-1).uop for p, t in zip(places, inputs)}
+        return [
+            None if g is None else Tensor(g.uop.substitute(values, walk=True))
+            for g in gradients(total, parts)
+        ]
+
+    return custom_vjp(outputs, inputs, vjp)
 
 
 def is_float(uop):

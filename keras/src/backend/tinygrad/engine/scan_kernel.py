@@ -89,7 +89,7 @@ def launch(body, inputs, length, reverse):
         arguments.append(_layout_words(layout))
     else:
         sink = _marker(body, layout)
-    call = sink.call(*[t.uop for t in arguments], grad_fxn=_no_gradient)
+    call = sink.call(*[t.uop for t in arguments])
     stacks = [Tensor(t.uop.after(call)) for t in stacks]
     results = [Tensor(t.uop.after(call)) for t in results]
     final = [
@@ -109,16 +109,6 @@ def launch(body, inputs, length, reverse):
             y = program.carry_rows[i].cut(stacks[i], first, first + length)
         ys.append(y.reshape(length, *uop.shape))
     return final, ys, call
-
-
-def _no_gradient(*cotangents, call=None):
-    # A loop itself declares a gradient around its call; the loop that
-    # computes that gradient does not.
-    raise NotImplementedError(
-        "The gradient of the gradient of a loop (a recurrent layer, `scan`, "
-        "`map`, `fori_loop`, `while_loop`) is not supported with the tinygrad "
-        "backend. Unroll the loop (`unroll=True`) to differentiate it twice."
-    )
 
 
 def _calls(program):
