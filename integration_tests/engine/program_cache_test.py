@@ -123,6 +123,15 @@ def test_damaged_entries_are_replaced(tmp_path, damage):
     assert run(tmp_path) == (0, 0)
 
 
+def test_what_a_search_finds_is_kept(tmp_path):
+    plain, _ = run(tmp_path)
+    searched, _ = run(tmp_path, BEAM="1")
+    # It compiles many candidates for each kernel.
+    assert searched > plain
+    assert run(tmp_path, BEAM="1") == (0, 0)
+    assert run(tmp_path) == (0, 0)
+
+
 def test_the_off_switch(tmp_path):
     first = run("off", XDG_CACHE_HOME=str(tmp_path))
     assert first[0] > 0
