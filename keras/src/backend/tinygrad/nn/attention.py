@@ -140,7 +140,8 @@ def _flash(query, key, value, bias, mask):
         top = logits.max(-1, keepdim=True)
         top = top if largest is None else top.maximum(largest)
         weights = (logits - top).exp()
-        part = widen(matmul(weights.cast(value.dtype), value[..., block, :]))
+        # In float32, as the sum it is divided by: float16 would round twice.
+        part = matmul(weights, widen(value[..., block, :]))
         part_total = weights.sum(-1, keepdim=True)
         if largest is not None:
             fade = (largest - top).exp()
