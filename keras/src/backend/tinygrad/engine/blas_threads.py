@@ -1,9 +1,9 @@
-"""Chooses how many threads BLAS may use, by what it turns out to cost.
+"""Chooses between several threads and one, by what they turn out to cost.
 
-On idle cores several threads share a large product well. With another
-program on one of them they wait for each other, and the product takes ten
-times as long as on one thread. So each plan tries both, keeps the faster, and
-looks again from time to time.
+On idle cores several threads share large kernels well. With another program
+on one of them they wait for each other: a product on BLAS' own threads takes
+ten times as long as on one thread. So each plan tries both, keeps the faster,
+and looks again from time to time.
 """
 
 import time
@@ -54,6 +54,16 @@ def limit(single):
             _write(buffer, position, 1 if single else wanted)
 
 
+def is_single():
+    """Returns whether the plan that runs is held to one thread."""
+    return _State.is_single
+
+
+def calls_blas(name):
+    """Returns whether a kernel of this name calls BLAS."""
+    return name.removeprefix("shared_").startswith(_KERNELS)
+
+
 def _write(buffer, position, threads):
     words = np.frombuffer(buffer.as_memoryview(force_zero_copy=True), "u8")
     words[position] = threads
@@ -65,10 +75,12 @@ class Chooser:
     Args:
         names: Names of the plan's kernels.
         clock: Function that returns seconds.
+        shares: Whether the plan has shards that run side by side.
     """
 
-    def __init__(self, names, clock=time.perf_counter):
-        self._concerned = any(name.startswith(_KERNELS) for name in names)
+    def __init__(self, names, clock=time.perf_counter, shares=False):
+        self._shares = shares
+        self._multiplies = any(map(calls_blas, names))
         self._clock = clock
         self._choice = False
         self._trial = False
@@ -78,7 +90,7 @@ class Chooser:
 
     def run(self, function):
         """Calls a function that runs the plan, with the threads chosen."""
-        if not self._concerned or not _products:
+        if not self._shares and not (self._multiplies and _products):
             return function()
         start = self._clock()
         self._trial = self._next_trial is not None and start >= self._next_trial

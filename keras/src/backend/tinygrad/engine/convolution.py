@@ -7,6 +7,9 @@ two, and the gradients of each are the others.
 The patches of one block of outputs at a time are laid out as the rows of a
 matrix, small enough for the cache, and multiplied by BLAS. Sizes are in a
 buffer of words: one program serves all shapes.
+
+A large convolution is cut into shards, which a plan runs side by side: each
+has a part of the outputs, words of its own, and its own storage for patches.
 """
 
 import enum
@@ -19,19 +22,31 @@ from tinygrad import dtypes
 
 from keras.src.backend.tinygrad.engine import blas
 from keras.src.backend.tinygrad.engine import blas_threads
+from keras.src.backend.tinygrad.engine.gemm import MIN_SHARD
+from keras.src.backend.tinygrad.engine.gemm import MIN_SHARED
 from keras.src.backend.tinygrad.engine.gemm import MULTIPLICATIONS_PER_THREAD
 from keras.src.backend.tinygrad.engine.gemm import call_gemm
 from keras.src.backend.tinygrad.engine.gemm import call_set_threads
 from keras.src.backend.tinygrad.engine.gemm import matmul
+from keras.src.backend.tinygrad.engine.handwritten import SHARDS
 from keras.src.backend.tinygrad.engine.handwritten import constant_words
+from keras.src.backend.tinygrad.engine.handwritten import evenly
 from keras.src.backend.tinygrad.engine.handwritten import kernel as made
 from keras.src.backend.tinygrad.engine.handwritten import on_cpu
+from keras.src.backend.tinygrad.engine.handwritten import one_threaded
+from keras.src.backend.tinygrad.engine.handwritten import shard_count
+from keras.src.backend.tinygrad.engine.handwritten import shard_number
 from keras.src.backend.tinygrad.engine.internals import AddrSpace
 from keras.src.backend.tinygrad.engine.internals import Ops
 from keras.src.backend.tinygrad.engine.internals import UOp
+from keras.src.backend.tinygrad.engine.threads import limit
 
-# Size of the patches of one block.
+# Size of the patches of one block; a product that reads few rows at a time gets
+# along with a quarter, which stays in a core's own cache.
 BLOCK_BYTES = 1 << 19
+# Runs of a patch up to this length are copied by loops of constant length in
+# large convolutions, which are worth a program of their own.
+MAX_CONSTANT_RUN = 100
 # Channels that a depthwise kernel works on at once.
 LANES = 32
 BLAS_DTYPES = {dtypes.float32: "float32", dtypes.float64: "float64"}
@@ -178,16 +193,55 @@ class _Shape:
             taps[2] = 1
         return taps, run
 
+    def constant_run(self, name):
+        """Length of a run where a kernel is made for it, or `None`.
+
+        Args:
+            name: Name of the kernel.
+        """
+        _, run = self.taps_and_run
+        copies = name != "to_input" and not self.is_thin
+        return run if copies and run <= MAX_CONSTANT_RUN else None
+
     @property
     def is_thin(self):
         """Whether runs of neighbouring outputs are longer than a patch's."""
         _, run = self.taps_and_run
         return self.channels * self.strides[2] == 1 or run < 4
 
-    def block_lines(self, itemsize):
-        """Number of lines whose patches fit a block."""
+    @property
+    def multiplications(self):
+        return math.prod(self.out_shape) * self.columns
+
+    def block_lines(self, name, itemsize, lines):
+        """Number of lines, of so many, whose patches fit a block.
+
+        Args:
+            name: Name of the kernel.
+            itemsize: Bytes of an element.
+            lines: Int.
+        """
         size = self.outputs[2] * self.columns * itemsize
-        return min(self.lines, max(1, BLOCK_BYTES // size))
+        fitting = BLOCK_BYTES // 4 if name == "forward" else BLOCK_BYTES
+        return min(lines, max(1, fitting // size))
+
+    def parts(self, name):
+        """Returns `(first, last)` line of each part that a shard computes.
+
+        Args:
+            name: Name of the kernel.
+        """
+        if self.is_depthwise or self.multiplications < MIN_SHARED:
+            return [(0, self.lines)]
+        if not one_threaded():
+            return [(0, self.lines)]
+        most = shard_count(self.multiplications / MIN_SHARD)
+        # The windows of an image's lines overlap where they are added up.
+        unit = self.lines // self.batch if name == "to_input" else 1
+        return [
+            (first * unit, last * unit)
+            for first, last in evenly(self.lines // unit, most)
+        ]
 
 
 def _forward(shape, x, kernel):
@@ -258,20 +312,32 @@ def _product(name, shape, left, right, out_shape, gradients):
         return (None, *[g.reshape(-1).uop for g in grads], *padding)
 
     dtype = left.dtype
-    out = Tensor.empty(math.prod(out_shape), dtype=dtype, device="CPU")
+    parts = shape.parts(name)
+    # Each shard has a kernel of its own, and they are added up.
+    copies = len(parts) if name == "to_kernel" else 1
+    size = copies * math.prod(out_shape)
+    out = Tensor.empty(size, dtype=dtype, device="CPU")
     arguments = [out, on_cpu(left).reshape(-1), on_cpu(right).reshape(-1)]
     if not shape.is_depthwise:
-        rows = shape.block_lines(dtype.itemsize) * shape.outputs[2]
-        arguments.append(
-            Tensor.empty(rows * shape.columns, dtype=dtype, device="CPU")
-        )
-    arguments.append(_words(shape, dtype))
+        size = len(parts) * _block_size(name, shape, dtype, parts)
+        arguments.append(Tensor.empty(size, dtype=dtype, device="CPU"))
+    arguments.append(_words(name, shape, dtype, tuple(parts)))
     if shape.is_depthwise:
         kernel = _depthwise_kernel(name, dtype)
     else:
-        kernel = _kernel(name, dtype, shape.is_thin)
+        shared = len(parts) > 1
+        run = shape.constant_run(name) if shared else None
+        kernel = _kernel(name, dtype, shape.is_thin, shared, run)
     call = kernel.call(*[t.uop for t in arguments], grad_fxn=gradient_of_call)
-    return Tensor(out.uop.after(call)).reshape(out_shape)
+    out = Tensor(out.uop.after(call)).reshape(copies, *out_shape)
+    return out.reshape(out_shape) if copies == 1 else out.sum(0)
+
+
+def _block_size(name, shape, dtype, parts):
+    """Elements of the storage that each part has for patches."""
+    lines = max(last - first for first, last in parts)
+    lines = shape.block_lines(name, dtype.itemsize, lines)
+    return lines * shape.outputs[2] * shape.columns
 
 
 class _Word(enum.IntEnum):
@@ -286,6 +352,11 @@ class _Word(enum.IntEnum):
     THREADS = enum.auto()
     THREADS_AFTER = enum.auto()
     LINES = enum.auto()
+    FIRST_LINE = enum.auto()
+    ZEROS_START = enum.auto()
+    ZEROS = enum.auto()
+    PATCHES_START = enum.auto()
+    RESULT_START = enum.auto()
     BLOCKS = enum.auto()
     BLOCK_LINES = enum.auto()
     BLOCK_ROWS = enum.auto()
@@ -325,31 +396,56 @@ class _Word(enum.IntEnum):
 
 
 @functools.lru_cache(maxsize=1024)
-def _words(shape, dtype):
+def _words(name, shape, dtype, parts):
+    """Returns the words of a convolution, those of its parts in order."""
+    block = _block_size(name, shape, dtype, parts)
+    values, threads = [], 1
+    for number, part in enumerate(parts):
+        words = _part_words(name, shape, dtype, *part)
+        words[_Word.PATCHES_START] = number * block
+        words[_Word.RESULT_START] = number * words[_Word.KERNEL_SIZE]
+        values += [words[word] for word in _Word]
+        threads = words[_Word.THREADS]
+    if len(parts) > 1:
+        # Loops without turns for shards that there are no parts for.
+        values += [0] * len(_Word) * (SHARDS - len(parts))
+    tensor = constant_words(values)
+    blas_threads.register(tensor, _Word.THREADS, threads)
+    return tensor
+
+
+def _part_words(name, shape, dtype, first, last):
     library = blas.find()
-    lines = shape.block_lines(dtype.itemsize)
+    count = last - first
+    lines = shape.block_lines(name, dtype.itemsize, count)
     _, height, width = shape.spatial
     group_channels = shape.channels // shape.groups
     taps, run = shape.taps_and_run
     steps = (height * width, width, 1)
     steps = [s * d * shape.channels for s, d in zip(steps, shape.dilation)]
-    multiplications = (
-        math.prod(shape.out_shape) * shape.columns // MULTIPLICATIONS_PER_THREAD
-    )
+    threads = 1
+    if not one_threaded():
+        threads = shape.multiplications // MULTIPLICATIONS_PER_THREAD
+        threads = min(library.threads, limit(), max(1, threads))
+    image_lines = shape.lines // shape.batch
+    image_size = math.prod(shape.x_shape) // shape.batch
     words = {
         _Word.GEMM: library.gemm[BLAS_DTYPES[dtype]],
         _Word.SET_THREADS: library.set_threads or 0,
-        _Word.THREADS: min(library.threads, max(1, multiplications)),
+        _Word.THREADS: threads,
         _Word.THREADS_AFTER: library.threads,
-        _Word.LINES: shape.lines,
-        _Word.BLOCKS: shape.lines // lines,
+        _Word.LINES: count,
+        _Word.FIRST_LINE: first,
+        _Word.ZEROS_START: first // image_lines * image_size,
+        _Word.ZEROS: count // image_lines * image_size,
+        _Word.BLOCKS: count // lines,
         _Word.BLOCK_LINES: lines,
         _Word.BLOCK_ROWS: lines * shape.outputs[2],
-        _Word.LAST_BLOCKS: int(shape.lines % lines > 0),
-        _Word.LAST_START: shape.lines // lines * lines,
-        _Word.LAST_LINES: shape.lines % lines,
-        _Word.LAST_ROWS: shape.lines % lines * shape.outputs[2],
-        _Word.IMAGE_LINES: shape.outputs[0] * shape.outputs[1],
+        _Word.LAST_BLOCKS: int(count % lines > 0),
+        _Word.LAST_START: first + count // lines * lines,
+        _Word.LAST_LINES: count % lines,
+        _Word.LAST_ROWS: count % lines * shape.outputs[2],
+        _Word.IMAGE_LINES: image_lines,
         _Word.OUTPUT_SIZE: math.prod(shape.out_shape),
         _Word.GROUPS: shape.groups,
         _Word.CHANNELS: shape.channels,
@@ -375,9 +471,7 @@ def _words(shape, dtype):
     )
     words.update(zip(_spatial(_Word.TAPS_0), taps))
     words.update(zip(_spatial(_Word.STEP_0), steps))
-    tensor = constant_words([words[word] for word in _Word])
-    blas_threads.register(tensor, _Word.THREADS, words[_Word.THREADS])
-    return tensor
+    return words
 
 
 def _spatial(first):
@@ -387,11 +481,13 @@ def _spatial(first):
 class _Sizes:
     """Loads a kernel's words by name, from a `UOp` of them."""
 
-    def __init__(self, words):
-        self.words = words
+    def __init__(self, words, start=0, run=None):
+        self.words, self.start = words, start
+        if run is not None:
+            self.RUN = UOp.const(run, dtypes.int64)
 
     def __getattr__(self, name):
-        return self.words[_Word[name]].load()
+        return self.words[self.start + _Word[name]].load()
 
     def spatial(self, name):
         return [getattr(self, f"{name}_{i}") for i in range(3)]
@@ -426,10 +522,10 @@ def _line_start(sizes, line):
     return ((image * depths + z) * height + y) * width * sizes.CHANNELS
 
 
-def _zeroed(buffer, size, loop):
-    position = loop(size)
+def _zeroed(buffer, size, loop, start=0):
+    step = loop(size)
     zero = UOp.const(0.0, buffer.dtype)
-    return buffer.after(buffer[position].store(zero).end(position))
+    return buffer.after(buffer[start + step].store(zero).end(step))
 
 
 class _Block:
@@ -482,9 +578,16 @@ class _Block:
     def laid_out(self, image):
         """Stores the patches of `image`, as an operand of a product."""
         done = self.each_element(
-            lambda to, at: self.patches[to].store(image[at].load())
+            lambda to, at: self.patches[self.storage + to].store(
+                image[at].load()
+            )
         )
-        return self.patches.after(done)[0], self.leading
+        return self.patches.after(done)[self.storage], self.leading
+
+    @property
+    def storage(self):
+        """Element of the storage where the patches start."""
+        return self.sizes.PATCHES_START
 
     @property
     def leading(self):
@@ -517,7 +620,7 @@ def _to_kernel_block(block, out, x, cotangent, is_first):
         (sizes.COLUMNS, sizes.GROUP_FILTERS, block.rows),
         block.laid_out(x),
         (cotangent[block.outputs], sizes.FILTERS),
-        (out[block.filters], sizes.FILTERS),
+        (out[sizes.RESULT_START + block.filters], sizes.FILTERS),
         beta=is_first.where(zero, one),
     )
 
@@ -535,33 +638,38 @@ def _to_input_block(block, out, cotangent, kernel, is_first):
         (m, n, sizes.GROUP_FILTERS),
         (a, sizes.FILTERS),
         (b, sizes.FILTERS),
-        (block.patches[0], block.leading),
+        (block.patches[block.storage], block.leading),
     )
     patches = block.patches.after(multiplied)
     return block.each_element(
-        lambda at, to: out[to].store(out[to].load() + patches[at].load())
+        lambda at, to: out[to].store(
+            out[to].load() + patches[block.storage + at].load()
+        )
     )
 
 
 @functools.cache
-def _kernel(name, dtype, thin):
-    """Builds a kernel of patches and a matrix product.
+def _kernel(name, dtype, thin, shared, run):
+    """Builds a kernel of patches and a matrix product, whole or in shards.
 
     Its arguments are the result, the operands, the storage of a block of
-    patches, and the words.
+    patches, and the words. Shards have their storage, and the results of the
+    product that gives the kernel, one after another.
     """
     out, left, right, patches = [
         UOp.placeholder((1,), dtype, slot) for slot in range(4)
     ]
-    words = UOp.placeholder((len(_Word),), dtypes.int64, 4)
-    threads = blas.find().set_threads is not None
+    count = SHARDS if shared else 1
+    words = UOp.placeholder((count * len(_Word),), dtypes.int64, 4)
+    start = shard_number() * len(_Word) if shared else 0
+    threads = blas.find().set_threads is not None and not shared
     if threads:
         words = words.after(
             call_set_threads(words, _Word.SET_THREADS, _Word.THREADS)
         )
-    sizes, loop = _Sizes(words), _Loops()
+    sizes, loop = _Sizes(words, start, run), _Loops()
     if name == "to_input":
-        out = _zeroed(out, sizes.INPUT_SIZE, loop)
+        out = _zeroed(out, sizes.ZEROS, loop, sizes.ZEROS_START)
     build = {
         "forward": _forward_block,
         "to_input": _to_input_block,
@@ -570,14 +678,14 @@ def _kernel(name, dtype, thin):
     # tinygrad has no loop whose end depends on another's turn, so the last
     # block, which may have fewer lines, comes separately.
     block, group = loop(sizes.BLOCKS), loop(sizes.GROUPS)
-    first = block * sizes.BLOCK_LINES
+    first = sizes.FIRST_LINE + block * sizes.BLOCK_LINES
     lines, rows = sizes.BLOCK_LINES, sizes.BLOCK_ROWS
     part = _Block(sizes, loop, patches, thin, first, lines, rows, group)
     done = _closed(build(part, out, left, right, block < 1), block, group)
     # What tinygrad computes once it may put inside a loop that is over by
     # then, so the words are read anew.
     words, out, patches = [u.after(done) for u in (words, out, patches)]
-    sizes = _Sizes(words)
+    sizes = _Sizes(words, start, run)
     block, group = loop(sizes.LAST_BLOCKS), loop(sizes.GROUPS)
     first = sizes.LAST_START + block
     lines, rows = sizes.LAST_LINES, sizes.LAST_ROWS
@@ -589,12 +697,17 @@ def _kernel(name, dtype, thin):
             words.after(done), _Word.SET_THREADS, _Word.THREADS_AFTER
         )
     kind = "thin_convolution" if thin else "convolution"
-    return made(done, f"{kind}_{name}_{BLAS_DTYPES[dtype]}", _operations)
+    kind = f"shared_{kind}" if shared else kind
+    kind += f"_{name}" if run is None else f"_{name}_{run}"
+    return made(done, f"{kind}_{BLAS_DTYPES[dtype]}", _operations)
 
 
 def _operations(words):
     factors = (_Word.LINES, _Word.OUTPUTS_2, _Word.FILTERS, _Word.COLUMNS)
-    return 2 * math.prod(words[w] for w in factors)
+    return 2 * sum(
+        math.prod(words[start + w] for w in factors)
+        for start in range(0, len(words), len(_Word))
+    )
 
 
 @functools.cache

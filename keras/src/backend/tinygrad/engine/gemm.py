@@ -4,6 +4,10 @@ A product is a kernel that calls BLAS through addresses in a buffer of words
 (see `_Word`), which also holds sizes and strides: so one program serves the
 products of all shapes. Operands that are transposed, permuted or broadcast
 views of a buffer are read where they are.
+
+A large product is cut into shards, by its batch, its rows or its columns,
+each with words of its own: one-threaded products that a plan runs side by
+side.
 """
 
 import collections
@@ -19,15 +23,26 @@ from tinygrad import dtypes
 
 from keras.src.backend.tinygrad.engine import blas
 from keras.src.backend.tinygrad.engine import blas_threads
+from keras.src.backend.tinygrad.engine.handwritten import SHARDS
 from keras.src.backend.tinygrad.engine.handwritten import constant_words
+from keras.src.backend.tinygrad.engine.handwritten import evenly
 from keras.src.backend.tinygrad.engine.handwritten import kernel
 from keras.src.backend.tinygrad.engine.handwritten import on_cpu
+from keras.src.backend.tinygrad.engine.handwritten import one_threaded
+from keras.src.backend.tinygrad.engine.handwritten import shard_count
+from keras.src.backend.tinygrad.engine.handwritten import shard_number
 from keras.src.backend.tinygrad.engine.internals import UOp
+from keras.src.backend.tinygrad.engine.threads import limit
 from keras.src.backend.tinygrad.engine.views import StridedView
 
 # A product has as many threads as have this many multiplications each, some
 # tenths of a millisecond; see `blas_threads` for when it does not get them.
 MULTIPLICATIONS_PER_THREAD = 10_000_000
+# A product of this many multiplications is cut into shards; so many a shard.
+MIN_SHARED = 3_000_000
+MIN_SHARD = 1_000_000
+# Fewest rows or columns of a shard.
+MIN_SIDE = 32
 BATCH_LOOPS = 3
 MAX_DESCRIPTORS = 1024
 
@@ -51,7 +66,13 @@ class _Word(enum.IntEnum):
     LEADING_A = enum.auto()
     LEADING_B = enum.auto()
     LEADING_OUT = enum.auto()
+    OFFSET_A = enum.auto()
+    OFFSET_B = enum.auto()
+    OFFSET_OUT = enum.auto()
     LOOPS = enum.auto()
+
+
+_WORDS = _Word.LOOPS + 4 * BATCH_LOOPS
 
 
 def matmul(a, b):
@@ -145,11 +166,12 @@ def _blas_product(a, b):
         left, right = left.copied(batch), right.copied(batch)
         loops = _loops(batch, left.strides, right.strides, m * n)
     out = Tensor.empty(math.prod(out_shape), dtype=a.dtype, device="CPU")
-    call = _kernel(a.dtype).call(
+    shards = _shards(left, right, loops)
+    call = _kernel(a.dtype, len(shards) > 1).call(
         out.uop,
         _storage(left.view).uop,
         _storage(right.view).uop,
-        _descriptor(left, right, loops).uop,
+        _descriptor(left, right, shards).uop,
         grad_fxn=Product(left.view, right.view, out_shape),
     )
     return Tensor(out.uop.after(call)).reshape(out_shape)
@@ -234,32 +256,103 @@ def _loops(batch, left, right, out_size):
     return loops
 
 
-def _descriptor(left, right, loops):
+@dataclass(frozen=True)
+class _Shard:
+    """A part of a product: its size, and where it is in the whole.
+
+    Attributes:
+        m, n: Numbers of rows and columns.
+        loops: Its loops, as from `_loops`.
+        a, b, out: Elements before it in the operands and the result.
+    """
+
+    m: int
+    n: int
+    loops: tuple
+    a: int = 0
+    b: int = 0
+    out: int = 0
+
+
+def _shards(left, right, loops):
+    """Cuts a product into parts that are worth a thread's while.
+
+    Args:
+        left, right: `_Operand`s.
+        loops: List, from `_loops`.
+
+    Returns:
+        List of `_Shard`s, at most `handwritten.SHARDS`.
+    """
+    (m, k), n = left.view.shape[-2:], right.view.shape[-1]
+    whole = _Shard(m, n, tuple(loops))
+    work = m * n * k * math.prod(size for size, *_ in loops)
+    if work < MIN_SHARED or not one_threaded():
+        return [whole]
+    most = shard_count(work / MIN_SHARD)
+    if loops and (loops[0][0] >= 2 * most or loops[0][0] % most == 0):
+        (size, *strides), *inner = loops
+        return [
+            _Shard(
+                m,
+                n,
+                ((last - first, *strides), *inner),
+                *[first * stride for stride in strides],
+            )
+            for first, last in evenly(size, most)
+        ]
+    # BLAS lays out the other operand anew in each part.
+    most = shard_count(work / MIN_SHARD, each=1)
+    if m >= n:
+        step = 1 if left.transpose else left.leading
+        return [
+            _Shard(last - first, n, whole.loops, first * step, 0, first * n)
+            for first, last in evenly(m, min(most, m // MIN_SIDE))
+        ]
+    step = right.leading if right.transpose else 1
+    return [
+        _Shard(m, last - first, whole.loops, 0, first * step, first)
+        for first, last in evenly(n, min(most, n // MIN_SIDE))
+    ]
+
+
+def _descriptor(left, right, shards):
     """Returns the words of a product, one tensor for equal products."""
     library = blas.find()
     dtype = left.view.tensor.dtype
     m, k = left.view.shape[-2:]
     n = right.view.shape[-1]
-    threads = min(
-        library.threads, max(1, m * n * k // MULTIPLICATIONS_PER_THREAD)
-    )
-    words = {
-        _Word.GEMM: library.gemm[_NAMES[dtype]],
-        _Word.SET_THREADS: library.set_threads or 0,
-        _Word.THREADS: threads,
-        _Word.THREADS_AFTER: library.threads,
-        _Word.TRANSPOSE_A: _TRANSPOSE[left.transpose],
-        _Word.TRANSPOSE_B: _TRANSPOSE[right.transpose],
-        _Word.M: m,
-        _Word.N: n,
-        _Word.K: k,
-        _Word.LEADING_A: left.leading,
-        _Word.LEADING_B: right.leading,
-        _Word.LEADING_OUT: n,
-    }
-    padding = [(1, 0, 0, 0)] * (BATCH_LOOPS - len(loops))
-    values = [words[word] for word in _Word if word in words]
-    key = (*values, *itertools.chain(*loops, *padding))
+    threads = 1
+    if not one_threaded():
+        work = m * n * k // MULTIPLICATIONS_PER_THREAD
+        threads = min(library.threads, limit(), max(1, work))
+    key = []
+    for shard in shards:
+        words = {
+            _Word.GEMM: library.gemm[_NAMES[dtype]],
+            _Word.SET_THREADS: library.set_threads or 0,
+            _Word.THREADS: threads,
+            _Word.THREADS_AFTER: library.threads,
+            _Word.TRANSPOSE_A: _TRANSPOSE[left.transpose],
+            _Word.TRANSPOSE_B: _TRANSPOSE[right.transpose],
+            _Word.M: shard.m,
+            _Word.N: shard.n,
+            _Word.K: k,
+            _Word.LEADING_A: left.leading,
+            _Word.LEADING_B: right.leading,
+            _Word.LEADING_OUT: n,
+            _Word.OFFSET_A: shard.a,
+            _Word.OFFSET_B: shard.b,
+            _Word.OFFSET_OUT: shard.out,
+        }
+        padding = [(1, 0, 0, 0)] * (BATCH_LOOPS - len(shard.loops))
+        key += [words[word] for word in _Word if word in words]
+        key += itertools.chain(*shard.loops, *padding)
+    if len(shards) > 1:
+        # A loop without turns for those that there are too few parts for.
+        nothing = [0] * _WORDS
+        key += nothing * (SHARDS - len(shards))
+    key = tuple(key)
     if key not in _descriptors:
         _descriptors[key] = constant_words(key)
         blas_threads.register(_descriptors[key], _Word.THREADS, threads)
@@ -318,21 +411,25 @@ def call_set_threads(words, function, count):
 
 
 @functools.cache
-def _kernel(dtype):
-    """Builds the kernel of all products of one dtype."""
+def _kernel(dtype, shared):
+    """Builds the kernel of all products of one dtype, whole or in shards."""
     library = blas.find()
     out, a, b = [UOp.placeholder((1,), dtype, slot) for slot in range(3)]
-    words = UOp.placeholder((_Word.LOOPS + 4 * BATCH_LOOPS,), dtypes.int64, 3)
+    count = SHARDS if shared else 1
+    words = UOp.placeholder((count * _WORDS,), dtypes.int64, 3)
+    start = shard_number() * _WORDS if shared else 0
 
     def word(position):
-        return words[position].load()
+        return words[start + position].load()
 
-    if library.set_threads:
+    sets_threads = library.set_threads and not shared
+    if sets_threads:
         words = words.after(
             call_set_threads(words, _Word.SET_THREADS, _Word.THREADS)
         )
     ranges = []
-    at_a = at_b = at_out = UOp.const(0, dtypes.int64)
+    at_a, at_b = word(_Word.OFFSET_A), word(_Word.OFFSET_B)
+    at_out = word(_Word.OFFSET_OUT)
     for i in range(BATCH_LOOPS):
         first = _Word.LOOPS + 4 * i
         step = UOp.range(word(first), i, dtype=dtypes.int64)
@@ -348,16 +445,21 @@ def _kernel(dtype):
         (b[at_b], word(_Word.LEADING_B)),
         (out[at_out], word(_Word.LEADING_OUT)),
     ).end(*ranges)
-    if library.set_threads:
+    if sets_threads:
         done = call_set_threads(
             words.after(done), _Word.SET_THREADS, _Word.THREADS_AFTER
         )
-    return kernel(done, f"gemm_{_NAMES[dtype]}", _operations)
+    kind = "shared_gemm" if shared else "gemm"
+    return kernel(done, f"{kind}_{_NAMES[dtype]}", _operations)
 
 
 def _operations(words):
-    sizes = [words[w] for w in (_Word.M, _Word.N, _Word.K)]
-    return 2 * math.prod([*sizes, *words[_Word.LOOPS :: 4]])
+    total = 0
+    for start in range(0, len(words), _WORDS):
+        part = words[start : start + _WORDS]
+        sizes = [part[w] for w in (_Word.M, _Word.N, _Word.K)]
+        total += 2 * math.prod([*sizes, *part[_Word.LOOPS :: 4]])
+    return total
 
 
 @dataclass(frozen=True)

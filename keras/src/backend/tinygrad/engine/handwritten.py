@@ -8,9 +8,49 @@ import numpy as np
 from tinygrad import Tensor
 from tinygrad import dtypes
 
+from keras.src.backend.tinygrad.engine import blas
+from keras.src.backend.tinygrad.engine import launcher
+from keras.src.backend.tinygrad.engine import threads
 from keras.src.backend.tinygrad.engine.internals import Estimates
 from keras.src.backend.tinygrad.engine.internals import KernelInfo
 from keras.src.backend.tinygrad.engine.internals import UOp
+
+# Shards of a kernel that is cut into some; a kernel may leave some idle.
+SHARDS = 16
+
+
+def one_threaded():
+    """Whether BLAS is used on one thread, and shards run side by side.
+
+    BLAS' own threads wait for their next product in a loop, where they would
+    take the cores from the threads that run shards.
+    """
+    library = blas.find()
+    return library.set_threads is not None and launcher.shares()
+
+
+def shard_count(parts, each=4):
+    """Returns into how many shards a kernel is cut.
+
+    Args:
+        parts: For how many shards there is enough work.
+        each: Shards for each thread: with more than one, a thread that is
+            held up leaves some of its share to the others.
+    """
+    return max(1, min(SHARDS, each * threads.count(), int(parts)))
+
+
+def evenly(size, count):
+    """Returns `(first, last)` of at most `count` parts of `size`."""
+    count = max(1, min(size, count))
+    bounds = [size * i // count for i in range(count + 1)]
+    return list(zip(bounds[:-1], bounds[1:]))
+
+
+def shard_number():
+    """Returns the number of the shard that runs a kernel, an int64 `UOp`."""
+    number = UOp.variable("core_id", 0, SHARDS - 1, dtypes.int, param=True)
+    return number.cast(dtypes.int64)
 
 
 def constant_words(values):

@@ -13,6 +13,9 @@ sum carried from one turn to the next:
 - A sum along contiguous memory is left to the compiler, which is told that it
   may reorder it. Other reductions along contiguous memory keep a few dozen
   accumulators, which are combined at the end.
+- A kernel of much work is cut along its outermost loop into shards, which a
+  plan runs side by side. How many depends on the work alone, so that results
+  do not depend on the number of threads.
 
 A search by the user (BEAM) takes precedence.
 """
@@ -44,6 +47,13 @@ _TILES = (8, 6, 5, 4, 7)
 _FUNCTIONS = {Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.POW}
 # Up to this many terms a reduction is written out.
 MAX_UNROLLED = 8
+# Estimated seconds of work of a kernel that is cut into shards, and of a shard.
+MIN_SHARED = 5e-5
+MIN_SHARD = 1e-5
+MAX_SHARDS = 32
+# Estimated seconds of one operation in a vectorized loop, of one of the
+# functions above, and of loading a byte.
+_OPERATION, _FUNCTION, _BYTE = 6e-11, 8e-10, 5e-11
 # Second number of the loops that the compiler is told to vectorize.
 _VECTORIZE = 1_000_003
 
@@ -90,10 +100,13 @@ def arrange(kernel):
     if any(u.op in _KEPT for u in store.toposort()):
         return kernel
     reduces = [u for u in store.toposort() if u.op is Ops.REDUCE]
+    work = _work(store)
     if not reduces:
         _arrange_elementwise(kernel, end, store)
     elif not any(_has_reduce(u.src[0]) for u in reduces):
-        _arrange_reduction(kernel, end, store, reduces)
+        _arrange_reduction(kernel, end, store, reduces, work)
+    if work >= MIN_SHARED:
+        _cut(kernel, work)
     return kernel
 
 
@@ -103,6 +116,49 @@ _KEPT = (Ops.STAGE, Ops.CALL, Ops.BUFFER, Ops.AFTER, Ops.WMMA)
 
 def _has_reduce(uop):
     return any(u.op is Ops.REDUCE for u in uop.toposort())
+
+
+def _work(store):
+    """Estimates how many seconds a kernel takes."""
+    seconds = 0
+    for u in store.toposort():
+        if u.op is Ops.INDEX:
+            cost = _BYTE * u.dtype.itemsize
+        elif u.op in _FUNCTIONS:
+            cost = _FUNCTION
+        elif u.op in GroupOp.ALU and u.dtype is not dtypes.weakint:
+            cost = _OPERATION
+        elif u.op is Ops.REDUCE:
+            u, cost = u.src[0], _OPERATION
+        else:
+            continue
+        sizes = [_size(r) for r in u.ranges]
+        if None in sizes:
+            return 0
+        seconds += cost * math.prod(sizes)
+    return seconds
+
+
+def _cut(kernel, work):
+    """Cuts a kernel into shards, if one of its loops allows it."""
+    end = kernel.ast.src[0]
+    most = min(MAX_SHARDS, int(work / MIN_SHARD))
+    best = 1, None
+    loops = {r for axis in end.ended_ranges for r in axis.ranges}
+    for r in sorted(loops, key=lambda r: r.arg[:-1]):
+        if r.arg[-1] in (AxisType.WEAK, AxisType.LOOP):
+            shards = _largest_divisor(_size(r), most)
+            # An outer loop's shards are further apart in memory.
+            if shards >= 2 * best[0]:
+                best = shards, r
+    shards, axis = best
+    if axis is not None:
+        kernel.shift_to(axis, shards, AxisType.THREAD, top=True)
+
+
+def _largest_divisor(size, most):
+    candidates = range(min(size or 1, most), 0, -1)
+    return next(n for n in candidates if (size or 1) % n == 0)
 
 
 def _arrange_elementwise(kernel, end, store):
@@ -153,7 +209,7 @@ def _is_heavy(value):
     return len(operations) > 20 or any(op in _FUNCTIONS for op in operations)
 
 
-def _arrange_reduction(kernel, end, store, reduces):
+def _arrange_reduction(kernel, end, store, reduces, work):
     terms = {r: _size(r) for u in reduces for r in u.src[1:]}
     if None in terms.values():
         return
@@ -167,8 +223,14 @@ def _arrange_reduction(kernel, end, store, reduces):
     column, column_score = _most_contiguous(outputs, loads)
     if row_score > 0 and row_score >= column_score:
         _along_rows(kernel, reduces, row)
-    elif column_score > 0 and _block(column) is not None:
-        _over_rows(kernel, end, store, reduces, column)
+    elif column_score > 0:
+        others = [r for r in outputs if r is not column]
+        others = math.prod(_size(r) or 1 for r in others)
+        # Enough blocks for shards, if there is that much work.
+        shards = work / MIN_SHARD if work >= MIN_SHARED else 1
+        block = _block(column, min(shards, MAX_SHARDS // 4) / others)
+        if block is not None:
+            _over_rows(kernel, end, store, reduces, column, block)
 
 
 def _most_contiguous(ranges, loads):
@@ -235,9 +297,8 @@ def _in_lanes(kernel, reduce, row):
     return state.index(UOp.const(0))
 
 
-def _over_rows(kernel, end, store, reduces, column):
+def _over_rows(kernel, end, store, reduces, column, block):
     """Arranges a reduction so that each column has an accumulator."""
-    block = _block(column)
     size = _size(column)
     first = _range(kernel, size // block) if block < size else None
 
@@ -287,11 +348,18 @@ def _over_rows(kernel, end, store, reduces, column):
     kernel.ast = kernel.ast.replace(src=(stored,))
 
 
-def _block(column):
+def _block(column, count):
+    """Returns how many columns are worked on at once, in `count` blocks."""
     size = _size(column)
-    if size is None or size <= MAX_COLUMNS:
+    if size is None:
+        return None
+    largest = max(16, min(size / max(count, 1), MAX_COLUMNS))
+    if size <= largest:
         return size
-    divisors = [n for n in range(16, MAX_COLUMNS + 1) if size % n == 0]
+    # As few as fill a line of the cache, at least.
+    divisors = [n for n in range(16, int(largest) + 1) if size % n == 0]
+    if not divisors and size <= MAX_COLUMNS:
+        return size
     return max(divisors, default=None)
 
 

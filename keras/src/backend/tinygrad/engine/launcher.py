@@ -3,6 +3,11 @@
 A row of the table is the address of a kernel, the width of the row, and the
 arguments, padded to the width. Between two launches there is no Python, and
 the interpreter lock is free from the first to the last.
+
+Rows that follow each other may be shards of one launch: then the first one's
+width has their number in its upper half. Shards run side by side on the
+threads of the pool (see `threads`), which claim them one by one: a thread
+that the system holds up leaves its share to the others.
 """
 
 import ctypes
@@ -10,6 +15,7 @@ import functools
 import sys
 
 from keras.src.backend.tinygrad.engine import program_cache
+from keras.src.backend.tinygrad.engine import threads
 from keras.src.backend.tinygrad.engine.internals import ClangRenderer
 from keras.src.backend.tinygrad.engine.internals import CPUProgram
 from keras.src.backend.tinygrad.engine.internals import Device
@@ -26,13 +32,101 @@ _ROW = """    case {width}:
 """
 _SOURCE = """typedef unsigned long long u64;
 #define FN {abi}void
-{abi}void keras_replay(u64 *row) {{
-  while (row[0]) {{
-    u64 width = row[1];
-    switch (width) {{
-{rows}    }}
-    row += {header} + width;
+#define INLINE static inline __attribute__((always_inline))
+#define GET(place) __atomic_load_n(&(place), __ATOMIC_SEQ_CST)
+#define SET(place, value) __atomic_store_n(&(place), value, __ATOMIC_SEQ_CST)
+#define ADD(place, value) __atomic_fetch_add(&(place), value, __ATOMIC_SEQ_CST)
+#if defined(__x86_64__)
+#define PAUSE __builtin_ia32_pause()
+#elif defined(__aarch64__)
+#define PAUSE __asm__ volatile("yield")
+#else
+#define PAUSE (void)0
+#endif
+
+typedef struct {{
+{fields}}} Pool;
+
+INLINE void call(u64 *row) {{
+  switch (row[1] & 0xffffffff) {{
+{rows}  }}
+}}
+
+INLINE void call_c(u64 function, u64 first, u64 second) {{
+  ((int(*)(u64, u64))function)(first, second);
+}}
+
+INLINE void claim(Pool *pool) {{
+  u64 count = pool->count, stride = pool->stride, i;
+  u64 *row = (u64 *)pool->row;
+  while ((i = ADD(pool->next, 1)) < count) call(row + i * stride);
+}}
+
+/* A thread of the pool. `open` is the number of the job in progress, or 0.
+   Who has counted itself as active and then still finds the job open may
+   claim shards of it: it is not over before nobody is active. */
+INLINE void work(Pool *pool) {{
+  u64 seen = 0, idle = 0;
+  for (;;) {{
+    u64 job = GET(pool->open);
+    if (job && job != seen) {{
+      ADD(pool->active, 1);
+      if (GET(pool->open) == job) claim(pool);
+      ADD(pool->active, -1);
+      seen = job;
+      idle = 0;
+    }} else if (idle < pool->spins) {{
+      idle++;
+      PAUSE;
+    }} else {{
+      call_c(pool->lock, pool->mutex, 0);
+      ADD(pool->asleep, 1);
+      while (!(job = GET(pool->open)) || job == seen)
+        call_c(pool->wait, pool->condition, pool->mutex);
+      ADD(pool->asleep, -1);
+      call_c(pool->unlock, pool->mutex, 0);
+      idle = 0;
+    }}
   }}
+}}
+
+INLINE void share(Pool *pool, u64 *row, u64 count, u64 stride) {{
+  u64 turns = 0;
+  pool->row = (u64)row;
+  pool->count = count;
+  pool->stride = stride;
+  SET(pool->next, 0);
+  SET(pool->open, ++pool->jobs);
+  if (GET(pool->asleep)) {{
+    call_c(pool->lock, pool->mutex, 0);
+    call_c(pool->wake, pool->condition, 0);
+    call_c(pool->unlock, pool->mutex, 0);
+  }}
+  claim(pool);
+  SET(pool->open, 0);
+  while (GET(pool->active)) {{
+    PAUSE;
+    /* On the same core, perhaps. */
+    if (++turns > 4096) call_c(pool->yield, 0, 0);
+  }}
+}}
+
+{abi}void *keras_replay(u64 *row, Pool *pool) {{
+  if (row[0] == {work}) work((Pool *)row[1]);
+  /* Another walk may have it: one that this one is inside of. */
+  if (pool && __atomic_exchange_n(&pool->taken, 1, __ATOMIC_SEQ_CST)) pool = 0;
+  while (row[0]) {{
+    u64 count = row[1] >> 32, stride = {header} + (row[1] & 0xffffffff);
+    if (count > 1 && pool) {{
+      share(pool, row, count, stride);
+      row += count * stride;
+    }} else {{
+      call(row);
+      row += stride;
+    }}
+  }}
+  if (pool) SET(pool->taken, 0);
+  return 0;
 }}
 """
 
@@ -40,6 +134,11 @@ _SOURCE = """typedef unsigned long long u64;
 def width_of(count):
     """Returns the width of a row with `count` arguments."""
     return next(width for width in WIDTHS if count <= width)
+
+
+def grouped(width, count):
+    """Returns what the first of `count` shards has as its width."""
+    return width | count << 32
 
 
 @functools.cache
@@ -57,7 +156,13 @@ def _walker():
         )
         for width in WIDTHS
     )
-    source = _SOURCE.format(abi=abi, rows=rows, header=HEADER)
+    source = _SOURCE.format(
+        abi=abi,
+        rows=rows,
+        header=HEADER,
+        fields=threads.Pool.c_fields(),
+        work=threads.WORK,
+    )
     key = (program_cache.fingerprint("CPU") + source).encode()
     binary = program_cache.load("launcher", key)
     if binary is None:
@@ -65,11 +170,16 @@ def _walker():
         program_cache.store("launcher", key, binary)
     elf = TinyELF(binary, "keras_replay", device.renderer.target, ())
     program = CPUProgram(device, elf)
-    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(program.addr)
-    return program, function
+    kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+    return program, kind(program.addr)
 
 
-def walk(table, functions):
+def shares():
+    """Whether shards run side by side in this process."""
+    return threads.count() > 1 and _walker() is not None
+
+
+def walk(table, functions, alone=False):
     """Runs the launches of a table.
 
     Args:
@@ -77,13 +187,16 @@ def walk(table, functions):
             with zero.
         functions: List of `(ctypes function, position of its row, number of
             arguments)`, for where the table can't be walked in C.
+        alone: Whether shards run one after another.
     """
     walker = _walker()
-    if walker is not None:
-        walker[1](ctypes.addressof(table))
+    if walker is None:
+        for function in functions:
+            walk_row(table, *function)
         return
-    for function in functions:
-        walk_row(table, *function)
+    program, function = walker
+    pool = None if alone else threads.pool(program)
+    function(ctypes.addressof(table), pool)
 
 
 def walk_row(table, function, position, count):

@@ -5,10 +5,12 @@ table of addresses; elsewhere a list of launches through tinygrad's runtimes.
 """
 
 import ctypes
+import itertools
 import time
 
 import numpy as np
 
+from keras.src.backend.tinygrad.engine import blas
 from keras.src.backend.tinygrad.engine import blas_threads
 from keras.src.backend.tinygrad.engine import handwritten
 from keras.src.backend.tinygrad.engine import host_call
@@ -100,7 +102,12 @@ class Plan:
         self._ops, self._bytes = _estimate(spec)
         self._runner = _runner_for(spec, captured)(self)
         self._chooser = blas_threads.Chooser(
-            [x.program.arg.name for x in spec.launches if x.program is not None]
+            [
+                x.program.arg.name
+                for x in spec.launches
+                if x.program is not None
+            ],
+            shares=any(_shards(x) > 1 for x in spec.launches),
         )
         self._kept = []
 
@@ -254,16 +261,20 @@ class _FlatRunner:
         self._plan = plan
         self.busy = False
         self._functions, self._keep, self._held = [], [], []
+        # Where each launch's rows start.
+        self._starts = []
         rows, uses = [], {}
         # (first value's position, program, index of core_id, shard)
         self._symbolic = []
         for launch in plan.launches:
+            self._starts.append(len(rows))
             if launch.program is None:
                 destination, source = launch.args
                 values = [0, 0, destination.nbytes]
                 self._add(rows, uses, launch, _memmove, ctypes.memmove, values)
             else:
                 self._add_program(rows, uses, launch)
+        self._starts.append(len(rows))
         rows.append(0)
         self._table = (ctypes.c_uint64 * len(rows))(*rows)
         self._uses = uses
@@ -275,8 +286,12 @@ class _FlatRunner:
         self._keep.append(runtime)
         names = [v.expr for v in info.vars]
         core = names.index("core_id") if "core_id" in names else None
-        shards = info.global_size[0] if core is not None else 1
+        shards = _shards(launch)
         symbolic = len(names) > (core is not None)
+        quiet = shards > 1 and blas_threads.calls_blas(info.name)
+        if quiet:
+            self._add_setting(rows, 1)
+        group = len(rows) + 1
         for shard in range(shards):
             values = [0] * (len(launch.args) + len(names))
             if core is not None:
@@ -287,6 +302,16 @@ class _FlatRunner:
             if symbolic:
                 first = position + launcher.HEADER + len(launch.args)
                 self._symbolic.append((first, names))
+        rows[group] = launcher.grouped(rows[group], shards)
+        if quiet:
+            self._add_setting(rows, blas.find().threads)
+
+    def _add_setting(self, rows, threads):
+        """Adds a row that sets the number of BLAS' own threads."""
+        address = blas.find().set_threads
+        if address is not None:
+            width = launcher.width_of(1)
+            rows += [address, width, threads, *[0] * (width - 1)]
 
     def _add(self, rows, uses, launch, start, function, values):
         position, width = len(rows), launcher.width_of(len(values))
@@ -330,30 +355,28 @@ class _FlatRunner:
                     table[first + i] = var_vals[name]
         self.busy = True
         try:
-            launcher.walk(table, self._functions)
+            alone = blas_threads.is_single()
+            launcher.walk(table, self._functions, alone)
         finally:
             self.busy = False
 
     def profile(self, repeats):
-        least = [float("inf")] * len(self._functions)
+        times = []
+        functions = iter(self._functions)
+        for i, launch in enumerate(self._plan.launches):
+            first, last = self._starts[i : i + 2]
+            own = list(itertools.islice(functions, _shards(launch)))
+            operations = self._operations(launch, own[0][1])
+            own = [(f, position - first, n) for f, position, n in own]
+            rows = [*self._table[first:last], 0]
+            table = (ctypes.c_uint64 * len(rows))(*rows)
+            times.append((launch, [], operations, table, own))
         for _ in range(repeats):
-            for i, function in enumerate(self._functions):
+            for _, seconds, _, table, own in times:
                 start = time.perf_counter()
-                launcher.walk_row(self._table, *function)
-                least[i] = min(least[i], time.perf_counter() - start)
-        times, functions = [], list(self._functions)
-        for launch in self._plan.launches:
-            shards = self._shards(launch)
-            _, position, _ = functions[0]
-            times.append(
-                (
-                    launch,
-                    sum(least[:shards]),
-                    self._operations(launch, position),
-                )
-            )
-            del least[:shards], functions[:shards]
-        return times
+                launcher.walk(table, own)
+                seconds.append(time.perf_counter() - start)
+        return [(x, min(seconds), n) for x, seconds, n, *_ in times]
 
     def _operations(self, launch, position):
         if launch.program is None:
@@ -368,11 +391,11 @@ class _FlatRunner:
             None if kernel.estimates is None else kernel.estimates.ops or None
         )
 
-    @staticmethod
-    def _shards(launch):
-        if launch.program is None or not launch.program.arg.runtimevars:
-            return 1
-        return launch.program.arg.global_size[0]
+
+def _shards(launch):
+    if launch.program is None or not launch.program.arg.runtimevars:
+        return 1
+    return launch.program.arg.global_size[0]
 
 
 class _Runner:
