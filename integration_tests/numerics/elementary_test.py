@@ -284,3 +284,21 @@ def test_derivatives_of_derivatives():
         np.testing.assert_allclose(
             ops.convert_to_numpy(result), second(np.array([0.3, -0.7]))
         )
+
+
+@pytest.mark.parametrize(
+    "name", ["bitwise_and", "bitwise_or", "bitwise_xor", "gcd", "lcm"]
+)
+def test_integers_beside_tensors_count_as_int32(name):
+    x = np.array([60000, 7], "uint16")
+    expected = getattr(np, name)(x.astype("int32"), 131071)
+    y = run(name, x, 131071)
+    assert y.dtype == "int32"
+    np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "var", "std"])
+def test_no_constant_hides_a_single_nan(name):
+    x = np.array([[1.0], [np.nan], [-np.inf]], "float32")
+    expected = [name == "softmax", np.nan, np.nan]
+    np.testing.assert_array_equal(run(name, x, -1).ravel(), expected)

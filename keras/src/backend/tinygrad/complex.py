@@ -107,6 +107,9 @@ class ComplexTensor:
     def expand(self, *shape):
         return self.map(lambda x: x.expand(*shape))
 
+    def shrink(self, bounds):
+        return self.map(lambda x: x.shrink(bounds))
+
     def sum(self, axis=None, keepdim=False):
         return self.map(lambda x: x.sum(axis, keepdim))
 

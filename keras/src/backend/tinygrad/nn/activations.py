@@ -17,6 +17,7 @@ from keras.src.backend.tinygrad.engine.gradient import custom_vjp
 from keras.src.backend.tinygrad.numpy import sort
 from keras.src.backend.tinygrad.numpy import transcendental
 from keras.src.backend.tinygrad.numpy.common import canonicalize_axis
+from keras.src.backend.tinygrad.numpy.common import less_statistic
 from keras.src.backend.tinygrad.numpy.common import refuse_bool
 from keras.src.backend.tinygrad.numpy.common import result_type
 
@@ -213,11 +214,7 @@ def threshold(x, threshold, default_value):
 
 def _below_maximum(x, axis):
     """`x` less its maximum, which counts as a constant."""
-    maximum = x.max(axis=axis, keepdim=True).detach()
-    if maximum.shape == x.shape:
-        # tinygrad takes x - x for zero, whatever x is.
-        return (x.abs() < math.inf).where(0, x.const_like(math.nan))
-    return x - maximum
+    return less_statistic(x, x.max(axis=axis, keepdim=True).detach())
 
 
 def softmax(x, axis=-1):
@@ -226,8 +223,10 @@ def softmax(x, axis=-1):
         axis = canonicalize_axis(axis, max(x.ndim, 1))
     wide = widen(x)
     exp = _below_maximum(wide, axis).exp()
+    total = exp.sum(axis=axis, keepdim=True)
     (y,) = custom_vjp(
-        [exp / exp.sum(axis=axis, keepdim=True)],
+        # tinygrad takes x / x for one, whatever x is.
+        [exp if total.shape == exp.shape else exp / total],
         [wide],
         lambda grads: [
             y * (grads[0] - (grads[0] * y).sum(axis=axis, keepdim=True))

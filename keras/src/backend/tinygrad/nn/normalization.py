@@ -7,6 +7,7 @@ from tinygrad import dtypes
 from keras.src.backend.tinygrad.engine.gradient import custom_vjp
 from keras.src.backend.tinygrad.nn.activations import to_float_tensor
 from keras.src.backend.tinygrad.nn.activations import widen
+from keras.src.backend.tinygrad.numpy.common import less_statistic
 from keras.src.backend.tinygrad.numpy.common import to_axes
 
 
@@ -19,7 +20,7 @@ def moments(x, axes, keepdims=False, synchronized=False):
     axes = to_axes(axes, x.ndim)
     wide = widen(x)
     mean = wide.mean(axes, keepdim=True)
-    centered = wide - mean
+    centered = less_statistic(wide, mean)
     # The derivative by way of the mean is zero: leaving it out saves a
     # reduction.
     count = math.prod(x.shape[axis] for axis in axes)

@@ -17,6 +17,7 @@ from keras.src.backend.tinygrad.numpy.common import integral
 from keras.src.backend.tinygrad.numpy.common import is_float
 from keras.src.backend.tinygrad.numpy.common import keep_axes
 from keras.src.backend.tinygrad.numpy.common import last_axis_view
+from keras.src.backend.tinygrad.numpy.common import less_statistic
 from keras.src.backend.tinygrad.numpy.common import promote
 from keras.src.backend.tinygrad.numpy.common import refuse_bool
 from keras.src.backend.tinygrad.numpy.common import to_axes
@@ -80,7 +81,7 @@ def var(x, axis=None, keepdims=False):
 
 
 def _var(x, axis, keepdims):
-    centred = x - _mean(x, axis, keepdims=True)
+    centred = less_statistic(x, _mean(x, axis, keepdims=True))
     return _mean(centred * centred, axis, keepdims)
 
 
