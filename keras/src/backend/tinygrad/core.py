@@ -2,6 +2,7 @@
 
 import builtins
 import contextlib
+import operator
 
 import ml_dtypes
 import numpy as np
@@ -683,6 +684,12 @@ def fori_loop(lower, upper, body_fun, init_val):
 def scatter(indices, values, shape):
     indices = convert_to_tensor(indices)
     values = convert_to_tensor(values)
+    shape = [operator.index(n) for n in shape]
+    if min([0, *shape]) < 0:
+        raise ValueError(
+            "`scatter` expects a shape of no negative sizes. "
+            f"Received: shape={shape}"
+        )
     zeros = Tensor.zeros(*shape, dtype=values.dtype, device=values.device)
     return scatter_update(zeros, indices, values, reduction="add")
 
@@ -691,10 +698,25 @@ def scatter_update(inputs, indices, updates, reduction=None):
     if reduction not in (None, "add", "max", "min", "mul"):
         raise ValueError(f"Unsupported reduction: {reduction}")
     inputs = convert_to_tensor(inputs)
+    if not isinstance(inputs, Tensor):
+        raise NotImplementedError(
+            "`scatter_update` does not support complex tensors with the "
+            f"tinygrad backend. Received: inputs.shape={inputs.shape}"
+        )
     indices = convert_to_tensor(indices)
     updates = convert_to_tensor(updates, dtype=inputs.dtype)
-    depth = indices.shape[-1]
+    depth = indices.shape[-1] if indices.ndim else 0
     indexed, rest = inputs.shape[:depth], inputs.shape[depth:]
+    if not 0 < depth <= inputs.ndim or updates.shape != (
+        *indices.shape[:-1],
+        *rest,
+    ):
+        raise ValueError(
+            "`scatter` and `scatter_update` expect `indices` of shape "
+            "(..., depth) and updates for each of them. Received: "
+            f"inputs.shape={inputs.shape}, indices.shape={indices.shape}, "
+            f"updates.shape={updates.shape}"
+        )
     rows = inputs.reshape(_prod(indexed), *rest)
     row = _ravel_index(indices, indexed).reshape(-1)
     updates = updates.reshape(row.shape[0], *rest)
@@ -719,6 +741,11 @@ def _ravel_index(indices, dims):
 def slice(inputs, start_indices, shape):
     inputs = convert_to_tensor(inputs)
     sizes = [int(s) for s in shape]
+    if len(sizes) != inputs.ndim:
+        raise ValueError(
+            "`slice` expects a size for each axis. "
+            f"Received: shape={shape}, inputs.shape={inputs.shape}"
+        )
     starts = _static_starts(start_indices)
     if starts is not None:
         bounds = [(a, a + n) for a, n in zip(starts, sizes)]
@@ -734,6 +761,14 @@ def slice(inputs, start_indices, shape):
 def slice_update(inputs, start_indices, updates):
     inputs = convert_to_tensor(inputs)
     updates = convert_to_tensor(updates, dtype=inputs.dtype)
+    if updates.ndim != inputs.ndim or any(
+        n > total for n, total in zip(updates.shape, inputs.shape)
+    ):
+        raise ValueError(
+            "`slice_update` expects updates that fit into the inputs. "
+            f"Received: inputs.shape={inputs.shape}, "
+            f"updates.shape={updates.shape}"
+        )
     starts = _static_starts(start_indices)
     if starts is not None:
         padding = tuple(

@@ -122,6 +122,12 @@ def _largest_of_many(x, k):
 def in_top_k(targets, predictions, k):
     targets = convert_to_tensor(targets)
     predictions = convert_to_tensor(predictions)
+    if targets.ndim != 1 or predictions.shape[:-1] != targets.shape:
+        raise ValueError(
+            "`in_top_k` expects a vector of targets and a row of predictions "
+            f"for each. Received: targets.shape={targets.shape}, "
+            f"predictions.shape={predictions.shape}"
+        )
     classes = predictions.shape[-1]
     chosen = targets.unsqueeze(-1) == Tensor.arange(
         classes, dtype=targets.dtype
@@ -165,6 +171,8 @@ def cdist(x, y):
 
 def extract_sequences(x, sequence_length, sequence_stride):
     x = convert_to_tensor(x)
+    sequence_length = to_int("sequence_length", sequence_length)
+    sequence_stride = to_int("sequence_stride", sequence_stride, 1)
     if x.ndim == 0 or not 0 < sequence_length <= x.shape[-1]:
         raise ValueError(
             "`extract_sequences` expects `sequence_length` to be between 1 "

@@ -18,6 +18,7 @@ from keras.src.backend.tinygrad.numpy.common import constant
 from keras.src.backend.tinygrad.numpy.common import floating
 from keras.src.backend.tinygrad.numpy.common import promote
 from keras.src.backend.tinygrad.numpy.common import result_type
+from keras.src.backend.tinygrad.numpy.common import to_int
 from keras.src.backend.tinygrad.numpy.common import to_ints
 from keras.src.backend.tinygrad.numpy.common import to_operand
 from keras.src.backend.tinygrad.numpy.elementwise import exp2
@@ -88,7 +89,9 @@ def identity(n, dtype=None):
 
 
 def tri(N, M=None, k=0, dtype=None):
-    M = N if M is None else M
+    N = to_int("N", N, 0)
+    M = N if M is None else to_int("M", M, 0)
+    k = to_int("k", k)
     rows = Tensor.arange(N).reshape(N, 1)
     return cast(Tensor.arange(M) < rows + (k + 1), dtype or config.floatx())
 
@@ -231,7 +234,7 @@ def kaiser(x, beta):
 
 
 def _window(fn, x):
-    return convert_to_tensor(fn(int(convert_to_numpy(x))), config.floatx())
+    return convert_to_tensor(fn(to_int("x", x)), config.floatx())
 
 
 def vander(x, N=None, increasing=False):

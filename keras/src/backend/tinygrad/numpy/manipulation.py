@@ -117,7 +117,9 @@ def moveaxis(x, source, destination):
     x = convert_to_tensor(x)
     source = [canonicalize_axis(a, x.ndim) for a in to_ints(source)]
     destination = [canonicalize_axis(a, x.ndim) for a in to_ints(destination)]
-    if len(set(source)) != len(set(destination)):
+    if not len(set(source)) == len(source) == len(destination) or len(
+        set(destination)
+    ) < len(destination):
         raise ValueError(
             "`source` and `destination` must name as many axes. Received: "
             f"source={source}, destination={destination}"
@@ -366,7 +368,7 @@ def diagflat(x, k=0):
 
 
 def _to_diagonal(x, k):
-    n = x.shape[0]
+    n, k = x.shape[0], to_int("k", k)
     # Rows one longer than the matrix shift the diagonal by one each.
     rows = x.unsqueeze(1).pad(((0, 0), (0, n))).reshape(-1)
     matrix = rows[: n * n].reshape(n, n)
@@ -436,7 +438,12 @@ def pad(x, pad_width, mode="constant", constant_values=None):
             "provided when `mode == 'constant'`. "
             f"Received: mode={mode}"
         )
-    widths = np.broadcast_to(np.asarray(pad_width, "int64"), (x.ndim, 2))
+    widths = np.asarray(pad_width)
+    if widths.dtype.kind not in "iu" and widths.size:
+        raise TypeError(
+            f"`pad_width` must be integers. Received: pad_width={pad_width}"
+        )
+    widths = np.broadcast_to(widths, (x.ndim, 2))
     widths = widths.tolist()
     if min([0, *sum(widths, [])]) < 0:
         raise ValueError(

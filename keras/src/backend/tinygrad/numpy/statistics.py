@@ -29,6 +29,7 @@ from keras.src.backend.tinygrad.numpy.common import last_axis_view
 from keras.src.backend.tinygrad.numpy.common import promote
 from keras.src.backend.tinygrad.numpy.common import result_type
 from keras.src.backend.tinygrad.numpy.common import to_axes
+from keras.src.backend.tinygrad.numpy.common import to_int
 from keras.src.backend.tinygrad.numpy.manipulation import diff
 from keras.src.backend.tinygrad.numpy.sorting import sort
 
@@ -127,10 +128,21 @@ def bincount(x, weights=None, minlength=0, sparse=False):
         raise TypeError(
             f"`bincount` expects integers. Received: dtype={dtype_of(x)}"
         )
+    if x.ndim not in (1, 2):
+        raise ValueError(
+            "`bincount` expects a vector, or a batch of them. "
+            f"Received: x.shape={x.shape}"
+        )
+    minlength = to_int("minlength", minlength, 0)
     if weights is None:
         weights = constant(1, "int32", x.shape)
     else:
         weights = convert_to_tensor(weights)
+        if weights.shape != x.shape:
+            raise ValueError(
+                "`bincount` expects a weight for each value. Received: "
+                f"x.shape={x.shape}, weights.shape={weights.shape}"
+            )
         weights = cast(weights, result_type(x.dtype, weights.dtype))
     # The length of the result depends on the values: they are read.
     values = convert_to_numpy(x)
