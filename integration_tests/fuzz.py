@@ -2,10 +2,13 @@
 
 Run: python -m integration_tests.fuzz --cases N --seed S [--op NAME]
 
-Each disagreement is shrunk and printed with the line that reproduces it.
+A case is a row of the table with drawn arguments: of any dtype the op takes,
+some with special values, some of mixed dtypes, some large or empty, some as
+views. Each disagreement is shrunk and printed with the line that reproduces it.
 """
 
 import argparse
+import dataclasses
 import sys
 
 import numpy as np
@@ -13,29 +16,84 @@ import numpy as np
 from integration_tests.ops import checks
 from integration_tests.ops.op_table import TABLE
 from integration_tests.ops.op_table import Draw
+from integration_tests.ops.op_table import Op
 from integration_tests.ops.reference import Reference
 
-SHRINK_ATTEMPTS = 30
+SHRINK_ATTEMPTS = 15
 
 
-def _disagrees(op, dtype, seed, small, reference):
-    """Returns the disagreement of one case, or `None`."""
-    args, kwargs = op.draw(Draw(seed, dtype, small))
-    try:
-        checks.check_values(op, args, kwargs, dtype, reference)
-    except checks.Disagreement as disagreement:
-        return f"{disagreement}\nargs {args}\nkwargs {kwargs}"
-    return None
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What names one case.
+
+    Attributes:
+        op: `Op` of the table.
+        dtype: Dtype of its arrays.
+        seed: Seed of its arguments.
+        small: Whether to draw small shapes.
+        tame: Whether to leave out special values, mixed dtypes and views.
+    """
+
+    op: Op
+    dtype: str
+    seed: int
+    small: bool = False
+    tame: bool = False
+
+    def disagreement(self, reference):
+        """Returns in words how the results differ, or `None`."""
+        wild = not self.tame
+        rng = np.random.default_rng([self.seed, 1])
+        edges = wild and self.op.edges and rng.integers(2) == 0
+        views = rng if wild and rng.integers(3) == 0 else None
+        draw = Draw(self.seed, self.dtype, self.small, wild, edges)
+        args, kwargs = self.op.draw(draw)
+        try:
+            checks.check_values(
+                self.op, args, kwargs, self.dtype, reference, views
+            )
+        except checks.Disagreement as disagreement:
+            viewed = " of views" if views else ""
+            with np.printoptions(threshold=100):
+                return f"{disagreement}\nargs{viewed} {args}\nkwargs {kwargs}"
+        return None
+
+    def shrunk(self, reference):
+        """Looks for a simpler case of the same op that disagrees too."""
+        for small, tame in ((True, True), (True, False), (False, True)):
+            for attempt in range(SHRINK_ATTEMPTS):
+                case = dataclasses.replace(
+                    self, seed=self.seed + attempt, small=small, tame=tame
+                )
+                if case.disagreement(reference):
+                    return case
+        return self
+
+    def __str__(self):
+        row = _rows(self.op.name).index(self.op)
+        return (
+            f"python -m integration_tests.fuzz --cases 1 --op {self.op.name} "
+            f"--row {row} --dtype {self.dtype} --seed {self.seed}"
+            + " --small" * self.small
+            + " --tame" * self.tame
+        )
 
 
-def _shrink(op, dtype, seed, reference):
-    """Looks for a smaller case of the same op that disagrees too."""
-    for attempt in range(SHRINK_ATTEMPTS):
-        small_seed = seed + attempt
-        found = _disagrees(op, dtype, small_seed, True, reference)
-        if found:
-            return small_seed, True, found
-    return seed, False, _disagrees(op, dtype, seed, False, reference)
+def _rows(name):
+    """Returns the table's rows for an op, or all of them."""
+    return [op for op in TABLE if name in (None, op.name)]
+
+
+def _cases(ops, arguments):
+    rng = np.random.default_rng(arguments.seed)
+    for _ in range(arguments.cases):
+        op = ops[int(rng.integers(len(ops)))]
+        dtypes = op.fuzzed_dtypes
+        dtype = arguments.dtype or dtypes[int(rng.integers(len(dtypes)))]
+        seed = int(rng.integers(2**31))
+        if arguments.cases == 1:
+            seed = arguments.seed
+        yield Case(op, dtype, seed, arguments.small, arguments.tame)
 
 
 def main(argv=None):
@@ -43,32 +101,30 @@ def main(argv=None):
     parser.add_argument("--cases", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--op", help="only this op")
+    parser.add_argument(
+        "--row", type=int, help="which of several rows for this op"
+    )
     parser.add_argument("--dtype", help="only this dtype")
-    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--small", action="store_true", help="small shapes")
+    parser.add_argument(
+        "--tame",
+        action="store_true",
+        help="no special values, mixed dtypes or views",
+    )
     arguments = parser.parse_args(argv)
-    ops = [op for op in TABLE if arguments.op in (None, op.name)]
+    ops = _rows(arguments.op)
+    if arguments.row is not None:
+        ops = ops[arguments.row :][:1]
     if not ops:
         parser.error(f"no op '{arguments.op}' in the table")
-    rng = np.random.default_rng(arguments.seed)
     reference = Reference("numpy")
     failures = 0
-    for case in range(arguments.cases):
-        op = ops[int(rng.integers(len(ops)))]
-        dtype = arguments.dtype or op.dtypes[int(rng.integers(len(op.dtypes)))]
-        seed = int(rng.integers(2**31))
-        if arguments.cases == 1:
-            seed = arguments.seed
-        found = _disagrees(op, dtype, seed, arguments.small, reference)
-        if found is None:
+    for case in _cases(ops, arguments):
+        if case.disagreement(reference) is None:
             continue
         failures += 1
-        seed, small, found = _shrink(op, dtype, seed, reference)
-        print(
-            f"python -m integration_tests.fuzz --cases 1 --op {op.name} "
-            f"--dtype {dtype} --seed {seed}{' --small' if small else ''}"
-            f"\n{found}\n",
-            flush=True,
-        )
+        case = case.shrunk(reference)
+        print(f"{case}\n{case.disagreement(reference)}\n", flush=True)
     reference.close()
     print(f"{arguments.cases} cases, {failures} disagreements")
     return 1 if failures else 0

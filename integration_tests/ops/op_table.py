@@ -6,16 +6,22 @@ gives the same arguments.
 """
 
 import dataclasses
+import functools
+import math
 from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 
+from integration_tests.ops.array_table import add_array_ops
 from integration_tests.ops.nn_table import add_nn_ops
 
 FLOATS = ("float32", "float16", "bfloat16")
 INTS = ("int32", "uint8", "int8", "int16", "int64", "uint32")
 NUMBERS = FLOATS + INTS
 ALL = NUMBERS + ("bool",)
+# Of a drawn shape; more would have ties in bfloat16's distinct numbers.
+MOST_ELEMENTS = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +41,12 @@ class Op:
         compare: Optional function of the numpy results and arguments that
             maps them to what is compared, for results that are defined up to
             a choice (signs of eigenvectors, say).
+        edges: Whether the fuzzer may draw special values: infinities, NaN,
+            zeros of both signs and the ends of the dtype's range.
+        complex: Whether it takes complex numbers.
+        double: Whether Keras and the numpy backend compute it in float64
+            where its arguments are.
+        fuzzed_only: Whether the fuzzer alone takes it.
     """
 
     name: str
@@ -45,6 +57,22 @@ class Op:
     symmetric: bool = False
     rtol: float = 2e-5
     compare: Callable | None = None
+    edges: bool = True
+    complex: bool = False
+    double: bool = True
+    fuzzed_only: bool = False
+
+    @property
+    def fuzzed_dtypes(self):
+        """The dtypes that the fuzzer draws."""
+        more = ()
+        if "float32" in self.dtypes and self.double:
+            more += ("float64",)
+        if "uint32" in self.dtypes:
+            more += ("uint16",)
+        if self.complex:
+            more += ("complex64",)
+        return self.dtypes + more
 
 
 class Draw:
@@ -54,12 +82,17 @@ class Draw:
         seed: Integer seed.
         dtype: Dtype of arrays, by default.
         small: Whether to draw the smallest shapes, to shrink a failure.
+        wild: Whether to draw what the fuzzer alone draws: larger shapes and
+            operands of several dtypes.
+        edges: Whether some arrays hold special values.
     """
 
-    def __init__(self, seed, dtype, small=False):
+    def __init__(self, seed, dtype, small=False, wild=False, edges=False):
         self.rng = np.random.default_rng(seed)
         self.dtype = dtype
         self.small = small
+        self.wild = wild
+        self.edges = edges
 
     def integer(self, low, high):
         return int(self.rng.integers(low, high + 1))
@@ -72,21 +105,69 @@ class Draw:
         sizes = (1, 2) if self.small else (1, 2, 3, 4, 5)
         rank = low if self.small else self.integer(low, high)
         shape = [self.choice(*sizes) for _ in range(rank)]
+        if self.wild and rank and not self.small and self.integer(0, 5) == 0:
+            largest = MOST_ELEMENTS // math.prod(shape)
+            size = self.choice(7, 8, 13, 16, 31, 33, 64, 100, 129)
+            shape[self.integer(0, rank - 1)] = min(size, largest)
         if empty and rank and not self.small and self.integer(0, 15) == 0:
             shape[self.integer(0, rank - 1)] = 0
         return tuple(shape)
 
-    def array(self, shape, low=-3.0, high=3.0, dtype=None):
-        """An array with values in [low, high], as far as the dtype goes."""
+    def array(self, shape, low=-3.0, high=3.0, dtype=None, alone=False):
+        """An array with values in [low, high], as far as the dtype goes.
+
+        An array of the case's own dtype may hold special values too; the
+        largest and smallest floats only where each element counts `alone`,
+        or the order of additions would count.
+        """
+        edges = self.edges and dtype is None and self.integer(0, 1) == 0
         dtype = dtype or self.dtype
         if dtype == "bool":
             return self.rng.integers(0, 2, shape).astype("bool")
         if dtype.startswith(("int", "uint")):
             low = max(int(np.ceil(low)), 0 if dtype[0] == "u" else -120)
             high = max(int(high), low)
-            return self.rng.integers(low, high + 1, shape).astype(dtype)
-        values = np.asarray(self.rng.uniform(low, high, shape))
-        return values.astype(_numpy_dtype(dtype))
+            x = self.rng.integers(low, high + 1, shape).astype(dtype)
+        else:
+            x = np.asarray(self.rng.uniform(low, high, shape))
+            if dtype == "complex64":
+                x = x + 1j * self.rng.uniform(low, high, shape)
+            x = x.astype(_numpy_dtype(dtype))
+        return self._with_edges(x, alone) if edges else x
+
+    def _with_edges(self, x, alone):
+        """Puts special values in a third of the places."""
+        if x.dtype.kind in "iu":
+            info = np.iinfo(x.dtype)
+            special = [info.min, info.min + 1, 0, 1, info.max - 1, info.max]
+        elif x.dtype.kind == "c":
+            special = [0, 1, 1j, -1, -1j]
+        else:
+            special = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1, -1, 0.5, -2.5]
+            special += [-7.0, 20.0, 300.0, -300.0, 1e4]
+            if alone:
+                info = ml_dtypes.finfo(x.dtype)
+                ends = [info.max, info.smallest_normal, info.eps]
+                special += [s * float(v) for v in ends for s in (1, -1)]
+        special = np.array(special).astype(x.dtype)
+        chosen = special[self.rng.integers(len(special), size=x.shape)]
+        return np.where(self.rng.integers(0, 3, x.shape) == 0, chosen, x)
+
+    def operand(self, shape, low=-3.0, high=3.0, dtypes=ALL + ("float64",)):
+        """An array as `array` does, sometimes of another dtype or a number."""
+        if not self.wild or self.dtype == "complex64":
+            return self.array(shape, low, high)
+        kind = self.integer(0, 5)
+        if kind == 0:
+            # NumPy refuses a negative number beside unsigned ones.
+            low = max(low, 0.0) if self.dtype[0] == "u" else low
+            value = self.array((), low, high, dtype="float64")
+            number = self.choice(float(value), int(value))
+            return number if "float32" in dtypes else int(value)
+        if kind == 1:
+            dtype = self.choice(*dtypes)
+            return self.array(shape, low, high, dtype=dtype)
+        return self.array(shape, low, high, alone=True)
 
     def distinct(self, shape):
         """An array without ties."""
@@ -120,23 +201,23 @@ class Draw:
 
 
 def _numpy_dtype(name):
-    import ml_dtypes
-
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
 def _unary(low=-3.0, high=3.0):
-    return lambda d: ((d.array(d.shape(), low, high),), {})
+    return lambda d: ((d.array(d.shape(), low, high, alone=True),), {})
 
 
-def _binary(low=-3.0, high=3.0, low2=None, high2=None):
+def _binary(low=-3.0, high=3.0, low2=None, high2=None, dtypes=None):
     def draw(d):
         a, b = d.broadcast(2)
         second = (
             low if low2 is None else low2,
             high if high2 is None else high2,
         )
-        return (d.array(a, low, high), d.array(b, *second)), {}
+        others = dtypes or ALL + ("float64",)
+        first = d.array(a, low, high, alone=True)
+        return (first, d.operand(b, *second, others)), {}
 
     return draw
 
@@ -244,7 +325,7 @@ def _table():
     )
     each(
         "bitwise_and bitwise_or bitwise_xor",
-        _binary(0, 100),
+        _binary(0, 100, dtypes=INTS),
         dtypes=INTS,
         gradient=False,
         # Keras infers the first operand's shape, not the broadcast one.
@@ -252,12 +333,12 @@ def _table():
     )
     each(
         "left_shift right_shift",
-        _binary(0, 20, 0, 3),
+        _binary(0, 20, 0, 3, dtypes=INTS),
         dtypes=INTS,
         gradient=False,
         spec=False,
     )
-    each("gcd lcm", _binary(0, 30), dtypes=INTS, gradient=False)
+    each("gcd lcm", _binary(0, 30, dtypes=INTS), dtypes=INTS, gradient=False)
     each("heaviside nextafter", _binary(), gradient=False, **whole)
     each("isclose", _binary(), gradient=False, **whole)
     add(
@@ -394,16 +475,7 @@ def _table():
         dtypes=ALL,
     )
     for name in ("concatenate", "stack"):
-        add(
-            name,
-            lambda d: (
-                lambda shape: (
-                    ([d.array(shape) for _ in range(d.integer(1, 3))],),
-                    {"axis": d.axis(len(shape), none=False)},
-                )
-            )(d.shape(1)),
-            dtypes=ALL,
-        )
+        add(name, _draw_joined, dtypes=ALL)
     each(
         "tril triu",
         lambda d: (
@@ -489,7 +561,7 @@ def _table():
     )
 
     # Linear algebra.
-    f32 = dict(dtypes=("float32",), rtol=1e-3)
+    f32 = dict(dtypes=("float32",), rtol=1e-3, edges=False)
     add("linalg.inv", lambda d: ((_matrix(d, 8.0),), {}), **f32)
     add("linalg.det", lambda d: ((_matrix(d, 4.0),), {}), **f32)
     add(
@@ -528,6 +600,24 @@ def _table():
     )
     add("linalg.norm", lambda d: ((d.array(d.shape(1, 2, False)),), {}), **f32)
 
+    # Complex numbers, which the fuzzer alone draws.
+    parts = dict(
+        dtypes=(), gradient=False, edges=False, complex=True, rtol=1e-4
+    )
+    each(
+        "sin cos sinh cosh tanh exp expm1 log log2 log10 sqrt square "
+        "negative abs reciprocal sign isfinite isnan round",
+        _unary(),
+        **parts,
+    )
+    each("add subtract multiply divide equal not_equal", _binary(), **parts)
+    each("sum mean prod var std any all", _reduce(empty=False), **parts)
+    each("flip cumsum", _one_axis(none=True), **parts)
+    add("matmul", _draw_matmul, **parts)
+    add("einsum", _draw_einsum, **parts)
+    for name in ("concatenate", "stack"):
+        add(name, _draw_joined, **parts)
+
     # Segments and sets.
     for name in ("segment_sum", "segment_max"):
         add(
@@ -553,13 +643,20 @@ def _table():
         gradient=False,
         **whole,
     )
-    add_nn_ops(add, FLOATS)
+    add_array_ops(functools.partial(add, fuzzed_only=True), FLOATS, INTS, ALL)
+    add_nn_ops(functools.partial(add, edges=False), FLOATS)
     return tuple(table)
 
 
 def _shape_and_axis(d):
     shape = d.shape(1, empty=False)
     return shape, d.axis(len(shape), none=False)
+
+
+def _draw_joined(d):
+    shape = d.shape(1)
+    arrays = [d.array(shape) for _ in range(d.integer(1, 3))]
+    return (arrays,), {"axis": d.axis(len(shape), none=False)}
 
 
 def _draw_take_along_axis(d):
