@@ -23,6 +23,18 @@ OTHER_ERRORS = {
     ("separable_conv", "0 bool"): "zeros and ones, as in conv on jax",
     ("conv_transpose", "0 bool"): "zeros and ones, as in conv on jax",
     ("quantile", "0 empty"): "NaN, as the median of nothing is",
+    ("percentile", "0 empty"): "NaN, as the median of nothing is",
+    ("nanquantile", "0 empty"): "NaN, as the median of nothing is",
+    ("split", "1 text"): "not a number of sections: a TypeError, as elsewhere",
+    **{
+        (name, f"0 {label}"): "what convert_to_tensor raises for it"
+        for name in ("real", "conj")
+        for label in ("object", "text", "texts")
+    },
+    **{
+        ("rearrange", f"0 {label}"): "raised by Keras' own einops"
+        for label in ("object", "text", "texts", "ragged", "rank 0")
+    },
     ("multi_hot", "0 empty"): "an empty batch has an empty result",
 }
 

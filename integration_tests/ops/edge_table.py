@@ -46,6 +46,8 @@ POOLED = _window([1, 1, 0, 0], [1, 1, 0, 2], [3, 0, 2, 2], [0, 3, 2, 2])
 EDGES = {
     # Elementwise.
     "abs": _points(*EXTREMES, NAN),
+    "absolute": _points(*EXTREMES),
+    "fabs": _points(*EXTREMES),
     "arccos": _points(1, -1, 0, 2),
     "arccosh": _points(1, 0.5, INF),
     "arcsin": _points(1, -1, 0, 2),
@@ -165,6 +167,9 @@ EDGES = {
     ],
     "nanmax": _each((WITH_NAN, TIES), axis=1),
     "nanmin": _each((WITH_NAN, TIES), axis=1),
+    "nanmedian": _each((TIES, WITH_NAN), axis=1),
+    "nancumsum": _each((_f(1, NAN, 2),), axis=0),
+    "nancumprod": _each((_f(2, NAN, 0, 3), _f(2, NAN, 3)), axis=0),
     "nansum": _each((WITH_NAN[:1],), axis=1),
     "nanmean": _each((WITH_NAN[:1],), axis=1),
     "nanprod": _each((_f([NAN, 0, 2], [0, NAN, 0]),), axis=1),
@@ -285,16 +290,23 @@ EDGES = {
 }
 
 # Differentiable everywhere, or undefined where they are not: linear ops and
-# moves of elements, sums of products, entire functions.
+# moves of elements, sums of products, entire functions. A name may be here
+# before its op is in the table.
 SMOOTH = frozenset(
-    "adaptive_average_pool add arcsinh concatenate conv conv_transpose cos "
-    "cosh cross deg2rad depthwise_conv diagonal diff dot einsum expand_dims "
-    "flip image.affine_transform image.extract_patches image.gaussian_blur "
-    "image.perspective_transform image.resize image.rgb_to_grayscale "
-    "image.scale_and_translate linalg.cholesky linalg.inv linalg.solve matmul "
-    "multiply negative nn.depth_to_space nn.fold nn.space_to_depth nn.unfold "
-    "outer rad2deg ravel repeat roll segment_sum separable_conv sin sinh "
-    "stack subtract sum tan tensordot tile trace transpose tril triu".split()
+    "adaptive_average_pool add append arcsinh array_split broadcast_to "
+    "concatenate conv conv_transpose correlate cos cosh cross deg2rad "
+    "depthwise_conv diag diagflat diagonal diff dot dstack einsum expand_dims "
+    "extract_sequences fft fft2 flip get_item hstack ifft2 "
+    "image.affine_transform image.crop_images image.extract_patches "
+    "image.gaussian_blur image.pad_images image.perspective_transform "
+    "image.resize image.rgb_to_grayscale image.scale_and_translate "
+    "image.sobel_edges inner kron linalg.cholesky linalg.inv linalg.lstsq "
+    "linalg.pinv linalg.solve linalg.solve_triangular logdet matmul meshgrid "
+    "moveaxis multiply negative nn.depth_to_space nn.fold nn.space_to_depth "
+    "nn.unfold outer rad2deg ravel rearrange repeat reshape rfft roll rot90 "
+    "scatter segment_sum select separable_conv sin sinh slice slice_update "
+    "split squeeze stack stft subtract sum swapaxes tan tensordot tile trace "
+    "transpose trapezoid tril triu unique unstack vander vdot vstack".split()
 )
 
 # Case to the reason why ours is not torch's gradient, and to the right one:
