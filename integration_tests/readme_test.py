@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from integration_tests import environments
+from integration_tests import readme_section
 from integration_tests.upstream import record
 
 README = environments.REPOSITORY / "README.md"
@@ -103,7 +104,7 @@ def test_installation(block, tmp_path):
 def test_table_of_keras_own_suite_is_that_of_the_record():
     # Its file is written by shell/upstream_tests.sh --record.
     kept = record.load()
-    inside = record.split(README.read_text())[1].strip()
+    inside = readme_section.read(record.COMMAND)
     assert inside == (record.section(kept) if kept else "")
 
 

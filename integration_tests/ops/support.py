@@ -16,10 +16,9 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 from integration_tests import environments
+from integration_tests import readme_section
 
-README = environments.REPOSITORY / "README.md"
-BEGIN = "<!-- made by: python -m integration_tests.ops.support --write -->"
-END = "<!-- end -->"
+COMMAND = "python -m integration_tests.ops.support --write"
 TESTS = (
     "integration_tests/ops/ops_test.py",
     "integration_tests/ops/record_test.py",
@@ -135,20 +134,11 @@ def _line(cells):
     return f"| {' | '.join(cells)} |"
 
 
-def split():
-    """Splits README into what is before, in and after the table's marks."""
-    before, begin, rest = README.read_text().partition(BEGIN + "\n")
-    inside, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"README.md needs the lines `{BEGIN}` and `{END}`.")
-    return before + begin, inside, end + after
-
-
 def written():
     """Returns the table in README, a list of rows of cells."""
     return [
         [cell.strip() for cell in line.strip("|").split("|")]
-        for line in split()[1].strip().splitlines()
+        for line in readme_section.read(COMMAND).splitlines()
         if line.startswith("|")
     ]
 
@@ -168,8 +158,7 @@ def main(argv=None):
     table = section(Results(report))
     print(table)
     if arguments.write:
-        before, _, after = split()
-        README.write_text(f"{before}{INTRODUCTION}\n{table}\n{after}")
+        readme_section.write(COMMAND, f"{INTRODUCTION}\n{table}")
 
 
 if __name__ == "__main__":

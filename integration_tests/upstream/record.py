@@ -14,12 +14,11 @@ import sys
 from pathlib import Path
 
 from integration_tests import environments
+from integration_tests import readme_section
 from integration_tests.upstream.tally import COLUMNS
 
 FILE = Path(__file__).with_name("record.json")
-README = environments.REPOSITORY / "README.md"
-BEGIN = "<!-- made by: python -m integration_tests.upstream.record --write -->"
-END = "<!-- end -->"
+COMMAND = "python -m integration_tests.upstream.record --write"
 
 UNCHANGED = "unchanged"
 WITH_TEST_PATCHES = "with_test_patches"
@@ -161,28 +160,6 @@ def _sentence(run):
     )
 
 
-def split(text):
-    """Splits README into what is before, in and after the section.
-
-    Args:
-        text: README's text.
-
-    Returns:
-        A tuple of three strings.
-
-    Raises:
-        ValueError: if README lacks the marks of the section.
-    """
-    before, begin, rest = text.partition(BEGIN + "\n")
-    inside, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(
-            f"README.md needs the lines `{BEGIN}` and `{END}`, for what this "
-            "writes between them."
-        )
-    return before + begin, inside, end + after
-
-
 def load():
     """Returns what record.json holds: a dict, empty if there is none."""
     return json.loads(FILE.read_text()) if FILE.exists() else {}
@@ -201,8 +178,7 @@ def main():
     if not options.write:
         print(text)
         return 0
-    before, _, after = split(README.read_text())
-    README.write_text(f"{before}\n{text}\n\n{after}")
+    readme_section.write(COMMAND, text)
     return 0
 
 
