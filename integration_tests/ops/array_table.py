@@ -17,27 +17,44 @@ def add_array_ops(add, floats, ints, everything):
     whole = dict(dtypes=("float32",))
     moved = dict(dtypes=everything, complex=True)
     flat = dict(gradient=False)
+    # Made of no tensor, or of a list of them: Keras infers nothing, or wrongly.
+    unseen = dict(spec=False)
+    # What is computed depends on the values.
+    dynamic = dict(compiled=False, spec=False)
 
     # Creation.
     for name in ("zeros_like", "ones_like"):
         add(name, lambda d: ((d.array(d.shape()),), {}), **moved, **flat)
     add("full_like", _draw_full_like, dtypes=everything, **flat)
-    add("eye", _draw_eye, dtypes=everything, **flat)
-    add("tri", _draw_eye, dtypes=everything, **flat)
-    add("arange", _draw_arange, dtypes=("float32", "int32"), **flat)
+    add("eye", _draw_eye, dtypes=everything, **flat, **unseen)
+    add("tri", _draw_eye, dtypes=everything, **flat, **unseen)
+    add(
+        "arange",
+        _draw_arange,
+        dtypes=("float32", "int32"),
+        **flat,
+        **unseen,
+    )
     for name in ("linspace", "logspace", "geomspace"):
         add(name, _draw_space, rtol=1e-4, edges=False, **whole, **flat)
     for name in ("bartlett", "blackman", "hamming", "hanning"):
-        add(name, lambda d: ((d.integer(1, 20),), {}), **whole, **flat)
+        add(
+            name,
+            lambda d: ((d.integer(1, 20),), {}),
+            **whole,
+            **flat,
+            **unseen,
+        )
     add(
         "kaiser",
         lambda d: ((d.integer(2, 20), float(d.integer(0, 14))), {}),
         **whole,
         **flat,
+        **unseen,
     )
     add("diag", _draw_diagonal(1, 2), **moved)
     add("diagflat", _draw_diagonal(0, 2), **moved)
-    add("meshgrid", _draw_meshgrid, dtypes=everything)
+    add("meshgrid", _draw_meshgrid, dtypes=everything, **unseen)
     add("vander", _draw_vander, edges=False, **whole)
 
     # Parts and positions.
@@ -46,10 +63,11 @@ def add_array_ops(add, floats, ints, everything):
     add("squeeze", _draw_squeeze, **moved)
     add("swapaxes", _draw_two_axes, **moved)
     add("moveaxis", _draw_moveaxis, **moved)
-    add("rot90", _draw_rot90, **moved)
+    add("rot90", _draw_rot90, spec=False, **moved)
     add("append", _draw_append, dtypes=everything, complex=True)
-    for name in ("vstack", "hstack", "dstack"):
-        add(name, _draw_stacked, **moved)
+    for name in ("vstack", "hstack"):
+        add(name, _draw_stacked, **moved, **unseen)
+    add("dstack", _draw_stacked, **moved)
     for name in ("split", "array_split"):
         add(name, _draw_split(name == "split"), **moved)
     add("unstack", _draw_unstack, **moved)
@@ -58,14 +76,20 @@ def add_array_ops(add, floats, ints, everything):
     add("get_item", _draw_get_item, **moved)
     add("scatter", _draw_scatter, dtypes=floats + ("int32",), spec=False)
     add("scatter_update", _draw_scatter_update, dtypes=floats + ("int32",))
-    add("select", _draw_select, dtypes=floats + ints)
+    add("select", _draw_select, dtypes=floats + ints, **unseen)
     add("unravel_index", _draw_unravel_index, spec=False, **whole, **flat)
     add("rearrange", _draw_rearrange, dtypes=everything)
     add("extract_sequences", _draw_sequences, **whole)
 
     # Elementwise.
     add("divide_no_nan", _draw_pair(), edges=False, **whole)
-    add("true_divide", _draw_pair(0.5), dtypes=everything, gradient=False)
+    add(
+        "true_divide",
+        _draw_pair(0.5),
+        dtypes=everything,
+        gradient=False,
+        spec=False,
+    )
     add("fmod", _draw_pair(1, 5), dtypes=("float32", *ints), gradient=False)
     add("ldexp", _draw_ldexp, dtypes=floats[:2], edges=False, **flat)
     for name in ("fabs", "absolute"):
@@ -99,23 +123,51 @@ def add_array_ops(add, floats, ints, everything):
     add("percentile", _draw_quantile(100.0), edges=False, **whole, **flat)
     add("nanquantile", _draw_quantile(1.0), edges=False, **whole, **flat)
     add("histogram", _draw_histogram, edges=False, spec=False, **whole, **flat)
-    add("bincount", _draw_bincount, dtypes=("int32",), edges=False, **flat)
+    add(
+        "bincount",
+        _draw_bincount,
+        dtypes=("int32",),
+        edges=False,
+        **flat,
+        **dynamic,
+    )
     add("digitize", _draw_digitize, edges=False, **whole, **flat)
     add("argpartition", _draw_partition, compare=_partitioned, **whole, **flat)
-    add("unique", _draw_unique, dtypes=everything, edges=False, spec=False)
-    add("nonzero", lambda d: ((d.array(d.shape(1)),), {}), **moved, **flat)
+    add(
+        "unique",
+        _draw_unique,
+        dtypes=everything,
+        edges=False,
+        **flat,
+        **dynamic,
+    )
+    add(
+        "nonzero",
+        lambda d: ((d.array(d.shape(1)),), {}),
+        **moved,
+        **flat,
+        **dynamic,
+    )
     add("in_top_k", _draw_in_top_k, edges=False, **whole, **flat)
     for name in ("segment_min", "segment_prod"):
         add(name, _draw_segments, gradient=False, rtol=1e-4, **whole)
     add("trapezoid", _draw_trapezoid, edges=False, rtol=1e-4, **whole)
     add("correlate", _draw_correlate, edges=False, rtol=1e-4, **whole)
-    add("corrcoef", _draw_corrcoef, edges=False, rtol=1e-3, **whole, **flat)
+    add(
+        "corrcoef",
+        _draw_corrcoef,
+        edges=False,
+        rtol=1e-3,
+        spec=False,
+        **whole,
+        **flat,
+    )
 
     # Products.
     products = dict(edges=False, rtol=1e-4, complex=True)
     add("inner", _draw_inner, **products)
     add("vdot", _draw_vdot, **products)
-    add("kron", _draw_kron, dtypes=floats + ("int32",), **products)
+    add("kron", _draw_kron, dtypes=floats + ("int32",), spec=False, **products)
 
     # Signals: Keras' real and imaginary parts.
     signals = dict(edges=False, rtol=1e-4, dtypes=("float32",))

@@ -46,7 +46,8 @@ class Op:
         complex: Whether it takes complex numbers.
         double: Whether Keras and the numpy backend compute it in float64
             where its arguments are.
-        fuzzed_only: Whether the fuzzer alone takes it.
+        compiled: Whether a compiled step can have it: the shape of what it
+            returns does not depend on values.
     """
 
     name: str
@@ -60,7 +61,7 @@ class Op:
     edges: bool = True
     complex: bool = False
     double: bool = True
-    fuzzed_only: bool = False
+    compiled: bool = True
 
     @property
     def fuzzed_dtypes(self):
@@ -646,7 +647,7 @@ def _table():
         gradient=False,
         **whole,
     )
-    add_array_ops(functools.partial(add, fuzzed_only=True), FLOATS, INTS, ALL)
+    add_array_ops(add, FLOATS, INTS, ALL)
     add_nn_ops(functools.partial(add, edges=False), FLOATS)
     return tuple(table)
 
