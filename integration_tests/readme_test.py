@@ -9,6 +9,7 @@ import pytest
 
 from integration_tests import environments
 from integration_tests import readme_section
+from integration_tests.benchmarks import __main__ as benchmarks
 from integration_tests.upstream import record
 
 README = environments.REPOSITORY / "README.md"
@@ -106,6 +107,13 @@ def test_table_of_keras_own_suite_is_that_of_the_record():
     kept = record.load()
     inside = readme_section.read(record.COMMAND)
     assert inside == (record.section(kept) if kept else "")
+
+
+def test_table_of_speed_has_every_model():
+    # Made by shell/bench.sh --write.
+    table = readme_section.read(benchmarks.README_COMMAND)
+    models = re.findall(r"^\| (\w+) \| [\d. /-]+ \|", table, re.M)
+    assert models == benchmarks.MODELS
 
 
 def test_names_of_files_are_right():
