@@ -103,7 +103,9 @@ def test_checkout_adds_the_tests_that_the_release_leaves_out(
 ):
     monkeypatch.setattr(upstream, "SCRATCH_TREE", tmp_path / "tree")
     options, _ = upstream.parse(["--keras-git", str(checkout)])
-    tree = upstream.tree_for(sys.executable, options)
+    tree = upstream.tree_for(
+        sys.executable, options.with_test_patches, options.keras_git
+    )
     utils = Path("keras", "src", "utils")
     assert (tree / utils / "left_out_test.py").exists()
     ours = environments.REPOSITORY / utils / "naming.py"
@@ -114,7 +116,7 @@ def test_checkout_adds_the_tests_that_the_release_leaves_out(
 def test_test_patches_go_into_a_tree_of_their_own(monkeypatch, tmp_path):
     monkeypatch.setattr(upstream, "SCRATCH_TREE", tmp_path / "tree")
     options, _ = upstream.parse(["--with-test-patches"])
-    tree = upstream.tree_for(sys.executable, options)
+    tree = upstream.tree_for(sys.executable, options.with_test_patches)
     test = Path("keras", "src", "trainers", "trainer_test.py")
     stock = (environments.REPOSITORY / test).read_text()
     assert "tinygrad" not in stock
