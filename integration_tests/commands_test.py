@@ -77,6 +77,18 @@ def test_too_old_a_python_is_named(monkeypatch, tmp_path):
         environments.create(tmp_path / "environment")
 
 
+def test_the_commands_start_without_what_they_install():
+    program = (
+        "import sys; sys.modules.update(pytest=None, numpy=None); "
+        "import integration_tests.run; import integration_tests.upstream.run"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=environments.REPOSITORY,
+        check=True,
+    )
+
+
 def git(folder, *arguments):
     identity = ("-c", "user.name=test", "-c", "user.email=test")
     subprocess.run(["git", *identity, *arguments], cwd=folder, check=True)

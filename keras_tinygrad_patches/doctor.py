@@ -45,9 +45,10 @@ module = importlib.import_module(f"keras.src.backend.tinygrad.engine.{part}")
 print(json.dumps(str(module.describe())))
 """
 KERAS_PROBE = """
-import json, keras
-total = float(keras.ops.sum(keras.ops.ones((3, 3)) + 1.0))
-assert total == 18.0, f"the sum of nine twos was {total}"
+import json, keras, numpy as np
+values = keras.ops.convert_to_tensor(np.arange(9.0), "float32")
+total = float(keras.ops.sum(values + 1.0))
+assert total == 45.0, f"the sum of one to nine was {total}"
 print(json.dumps([keras.__version__, keras.backend.backend()]))
 """
 

@@ -151,6 +151,7 @@ class _Rebase:
                 "keras_tinygrad_patches` brings it back; or drop the rebase: "
                 f"`{COMMAND} --abort`."
             )
+        self._refuse_edits(read_stack(self.project, tests=True))
         self.worktree = Worktree(self.repository, self.home / "tree")
         if self.state.stopped:
             self._take_resolution()
@@ -340,12 +341,17 @@ class _Rebase:
     def _write(self, result):
         """Makes pin, series and tree those of the new release."""
         expected = keras_files(self.repository, self._main_head())
-        install(
-            self.repository,
-            self._main_head(),
-            self.project.root,
-            read_written(self.project)[1],
-        )
+        written = read_written(self.project)[1]
+        edits = find_edits(self.project.root, expected, written)
+        # Edits were refused at the start: these are files that were added.
+        added = sorted(set(edits.changed) & expected.keys() - set(written))
+        if added:
+            raise Failure(
+                "The new release has files of its own where some were added "
+                f"under keras/: {', '.join(added)}. Move them away and run "
+                f"`{COMMAND}` again. Nothing was changed."
+            )
+        install(self.repository, self._main_head(), self.project.root, written)
         write_written(self.project, self._main_head(), expected)
         series.write_all(self.project, result)
         self.project.write_pin(self.state.pin)

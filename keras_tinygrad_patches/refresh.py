@@ -122,6 +122,12 @@ class _Source:
         contents = {
             path: (self.directory / path).read_bytes() for path in chosen
         }
+        binary = [path for path, data in contents.items() if b"\0" in data]
+        if binary:
+            raise Failure(
+                f"The series holds text only, and {', '.join(binary)} is "
+                "binary. Nothing was changed."
+            )
         return {**contents, **dict.fromkeys(gone)}
 
     def verify(self, repository, patches, commits, contents):
@@ -167,11 +173,16 @@ def _add_patch(patches, name, message, contents):
         raise Failure(f"A patch is named like `some-topic`, not {name}.")
     if any(patch.name == name for patch in patches):
         raise Failure(f"There is a patch {name} already. Use --patch {name}.")
-    if not message:
+    if not message or not all(part.strip() for part in message):
         raise Failure(
             f"Say why the patch {name} is needed: it cannot live in the "
             "backend package because ..., and is not needed any more when "
             "...: -m 'Subject' -m 'Why'."
+        )
+    if re.search(r"^(---|diff --git )", "\n".join(message), re.MULTILINE):
+        raise Failure(
+            "No line of a patch's message may begin with `---` or `diff "
+            "--git`, where its diff begins. Nothing was changed."
         )
     subject, *reason = message
     if not reason:

@@ -14,6 +14,7 @@ from integration_tests.fork.synthetic import LAYER
 from integration_tests.fork.synthetic import REPOSITORY
 from integration_tests.fork.synthetic import TEST
 from integration_tests.fork.synthetic import UPSTREAM
+from integration_tests.fork.synthetic import write_files
 from integration_tests.fork.vendor_test import make_checkout
 
 # Lines come in above; what the patches touch stays.
@@ -173,6 +174,25 @@ def test_a_series_changed_meanwhile_stops_it(fork):
     )
     message = fails_and_changes_nothing(fork, "--continue")
     assert "changed since" in message
+
+
+def test_edits_made_meanwhile_are_not_lost(fork):
+    fork.publish("2.0", CHANGED)
+    fails_and_changes_nothing(fork, "2.0")
+    (fork.root / IN_THE_WAY).write_text(
+        UPSTREAM[CONFIG].replace("tensorflow", "tinygrad")
+    )
+    fork.edit("keras/src/version.py", '"1.0"', '"1.0"  # edited')
+    message = fails_and_changes_nothing(fork, "--continue")
+    assert "keras/src/version.py" in message and "refresh" in message
+
+
+def test_a_file_of_ones_own_is_not_replaced(fork):
+    fork.publish("1.1", {"keras/src/new.py": "THEIRS = 1\n"})
+    write_files(fork.root, {"keras/src/new.py": "OURS = 1\n"})
+    message = fails_and_changes_nothing(fork, "1.1")
+    assert "keras/src/new.py" in message and "Move them away" in message
+    assert leaves_nothing_behind(fork)
 
 
 def test_a_backend_that_breaks_is_mended(fork):

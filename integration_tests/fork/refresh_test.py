@@ -81,6 +81,21 @@ def test_an_edit_that_no_patch_touches_needs_a_name_and_a_reason(fork):
     assert gives_the_same_tree_again(fork)
 
 
+@pytest.mark.parametrize("message", [("", "Why."), ("A subject", "a\n--- b")])
+def test_a_message_that_no_patch_can_hold(fork, message):
+    write_files(fork.root, {"keras/src/new.py": "NEW = 1\n"})
+    texts = [part for text in message for part in ("-m", text)]
+    fails_and_changes_nothing(fork, "refresh", "--new", "fresh", *texts)
+
+
+def test_a_binary_file_is_no_patch(fork):
+    (fork.root / "keras" / "src" / "new.bin").write_bytes(b"\0\1\xff")
+    message = fails_and_changes_nothing(
+        fork, "refresh", "--new", "fresh", "-m", "A subject", "-m", "Why."
+    )
+    assert "keras/src/new.bin is binary" in message
+
+
 def test_only_the_named_files_are_taken(fork):
     fork.edit(LAYER, "BASE = dict", "BASE = list")
     fork.edit(CONFIG, '"tinygrad"', '"tinygrad"  # ours')

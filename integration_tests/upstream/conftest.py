@@ -16,7 +16,7 @@ pytest_plugins = [
     "only",
     "optional_dependencies",
     "other_backends",
-    "tally",
+    "tally_plugin",
 ]
 
 INFERENCE_ONLY_BACKENDS = ("numpy", "openvino")
