@@ -1,6 +1,7 @@
 """Gets upstream releases: from the package index, or from a checkout."""
 
 import email
+import glob
 import hashlib
 import io
 import os
@@ -183,7 +184,8 @@ def _wheels(project):
 
 def _cached_wheel(project, version, expected):
     if expected is None:
-        found = sorted(_wheels(project).glob(f"keras-{version}-*.whl"))
+        names = f"keras-{glob.escape(version)}-*.whl"
+        found = sorted(_wheels(project).glob(names))
         return found[0] if found else None
     wheel = _wheels(project) / expected.file
     if not wheel.exists() or _digest(wheel) != expected.sha256:

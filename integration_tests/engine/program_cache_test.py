@@ -190,6 +190,12 @@ def test_store_and_load(place):
     assert program_cache.load("another", b"key") is None
 
 
+def test_a_size_that_is_no_number_is_named(monkeypatch):
+    monkeypatch.setenv("KERAS_TINYGRAD_CACHE_MB", "lots")
+    with pytest.raises(ValueError, match="whole number.*Received: lots"):
+        program_cache.size_limit()
+
+
 def test_the_folder_is_bounded(place, monkeypatch):
     monkeypatch.setenv("KERAS_TINYGRAD_CACHE_MB", "1")
     value = os.urandom(100_000)

@@ -228,6 +228,7 @@ def test_replays_onto_a_tag_of_a_checkout(fork, tmp_path):
 
 
 def test_bad_input(fork, tmp_path):
+    fails_and_changes_nothing(fork, "*")
     message = fails_and_changes_nothing(fork, "9.9")
     assert "could not get Keras 9.9" in message
     for arguments in ([], ["1.0", "--keras-git", str(tmp_path), "v1"]):

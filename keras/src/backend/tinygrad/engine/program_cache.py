@@ -71,8 +71,18 @@ def folder():
 
 
 def size_limit():
-    """The folder's size limit in bytes."""
-    return int(os.environ.get("KERAS_TINYGRAD_CACHE_MB", "512")) << 20
+    """The folder's size limit in bytes.
+
+    Raises:
+        ValueError: If `KERAS_TINYGRAD_CACHE_MB` is not a whole number.
+    """
+    size = os.environ.get("KERAS_TINYGRAD_CACHE_MB", "512")
+    if not size.isdecimal():
+        raise ValueError(
+            "KERAS_TINYGRAD_CACHE_MB must be a whole number, the size in MB "
+            f"of the cache of programs. Received: {size}"
+        )
+    return int(size) << 20
 
 
 def describe():
