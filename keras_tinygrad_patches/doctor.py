@@ -27,23 +27,35 @@ TIMEOUT = 300
 
 # Each is run by another Python and prints one line of JSON. The engine's
 # modules are imported without the packages around them, which may be broken.
-DEVICE_PROBE = """
-import json, tinygrad
-from tinygrad import Device
-print(json.dumps(Device.DEFAULT))
-"""
-ENGINE_PROBE = """
+ENGINE = """
 import importlib, json, os, sys, types
-top, part = sys.argv[1:]
 name = "keras.src.backend.tinygrad.engine"
 while name:
     package = types.ModuleType(name)
-    package.__path__ = [os.path.join(top, *name.split("."))]
+    package.__path__ = [os.path.join(sys.argv[1], *name.split("."))]
     sys.modules[name] = package
     name = name.rpartition(".")[0]
-module = importlib.import_module(f"keras.src.backend.tinygrad.engine.{part}")
-print(json.dumps(str(module.describe())))
+def engine(part):
+    return importlib.import_module("keras.src.backend.tinygrad.engine." + part)
 """
+# The engine lets the CPU do with the compilers that it finds.
+DEVICE_PROBE = (
+    ENGINE
+    + """
+from tinygrad import Device
+try:
+    engine("patches").apply()
+except ImportError:
+    pass
+print(json.dumps(Device.DEFAULT))
+"""
+)
+ENGINE_PROBE = (
+    ENGINE
+    + """
+print(json.dumps(str(engine(sys.argv[2]).describe())))
+"""
+)
 KERAS_PROBE = """
 import json, keras, numpy as np
 values = keras.ops.convert_to_tensor(np.arange(9.0), "float32")
@@ -293,7 +305,7 @@ def _import_path():
 
 
 def _report_device(made):
-    device, error = _run(DEVICE_PROBE)
+    device, error = _run(DEVICE_PROBE, str(HERE))
     if error:
         made.problem(
             "Device",
