@@ -21,11 +21,56 @@ def add_array_ops(add, floats, ints, everything):
     unseen = dict(spec=False)
     # What is computed depends on the values.
     dynamic = dict(compiled=False, spec=False)
+    # Other names of ops that have all their dtypes elsewhere.
+    few = dict(dtypes=("float32", "int32"), complex=True)
 
     # Creation.
     for name in ("zeros_like", "ones_like"):
         add(name, lambda d: ((d.array(d.shape()),), {}), **moved, **flat)
     add("full_like", _draw_full_like, dtypes=everything, **flat)
+    for name in ("zeros", "ones"):
+        add(
+            name,
+            lambda d: ((d.shape(), d.dtype), {}),
+            dtypes=everything,
+            compare=_with_dtype,
+            **flat,
+            **unseen,
+        )
+    add(
+        "empty",
+        lambda d: ((d.shape(), d.dtype), {}),
+        dtypes=everything,
+        compare=_shape_and_dtype,
+        **flat,
+        **unseen,
+    )
+    add(
+        "empty_like",
+        lambda d: ((d.array(d.shape()),), {}),
+        compare=_shape_and_dtype,
+        **few,
+        **flat,
+    )
+    add(
+        "full",
+        _draw_full,
+        dtypes=everything,
+        compare=_with_dtype,
+        **flat,
+        **unseen,
+    )
+    add(
+        "identity",
+        lambda d: ((d.integer(0, 6), d.dtype), {}),
+        dtypes=everything,
+        compare=_with_dtype,
+        **flat,
+        **unseen,
+    )
+    for name in ("array", "convert_to_tensor"):
+        add(name, _draw_conversion, dtypes=("float32", "int32", "bool"), **flat)
+    add("copy", lambda d: ((d.array(d.shape()),), {}), **few)
     add("eye", _draw_eye, dtypes=everything, **flat, **unseen)
     add("tri", _draw_eye, dtypes=everything, **flat, **unseen)
     add(
@@ -68,6 +113,10 @@ def add_array_ops(add, floats, ints, everything):
     for name in ("vstack", "hstack"):
         add(name, _draw_stacked, **moved, **unseen)
     add("dstack", _draw_stacked, **moved)
+    add("fliplr", lambda d: ((d.array(d.shape(2)),), {}), **few)
+    add("flipud", lambda d: ((d.array(d.shape(1)),), {}), **few)
+    for name, rank in (("hsplit", 1), ("vsplit", 2), ("dsplit", 3)):
+        add(name, _draw_split_of_rank(rank), **few)
     for name in ("split", "array_split"):
         add(name, _draw_split(name == "split"), **moved)
     add("unstack", _draw_unstack, **moved)
@@ -94,7 +143,7 @@ def add_array_ops(add, floats, ints, everything):
     add("ldexp", _draw_ldexp, dtypes=floats[:2], edges=False, **flat)
     for name in ("fabs", "absolute"):
         add(name, lambda d: ((d.array(d.shape()),), {}), **flat)
-    for name in ("real", "imag", "conj", "angle", "isreal"):
+    for name in ("real", "imag", "conj", "conjugate", "angle", "isreal"):
         add(
             name,
             lambda d: ((d.array(d.shape()),), {}),
@@ -102,12 +151,12 @@ def add_array_ops(add, floats, ints, everything):
             **whole,
             **flat,
         )
-    add(
-        "bitwise_not",
-        lambda d: ((d.array(d.shape()),), {}),
-        dtypes=ints,
-        **flat,
-    )
+    for name, dtypes in (("bitwise_not", ints), ("bitwise_invert", ints[:2])):
+        add(name, lambda d: ((d.array(d.shape()),), {}), dtypes=dtypes, **flat)
+    for name in ("bitwise_left_shift", "bitwise_right_shift"):
+        # Keras infers the first operand's shape, not the broadcast one.
+        add(name, _draw_shift, dtypes=ints[:2], spec=False, **flat)
+    add("view", _draw_view, dtypes=floats + ints, **flat)
     add("saturate_cast", _draw_cast, dtypes=everything, **flat)
     add("cast", _draw_cast, dtypes=everything, edges=False, **flat)
     add("isin", _draw_isin, dtypes=everything, **flat)
@@ -120,7 +169,8 @@ def add_array_ops(add, floats, ints, everything):
     for name in ("nanargmax", "nanargmin"):
         add(name, _draw_nan_position, edges=False, **whole, **flat)
     add("nanmedian", _draw_nan_reduced, edges=False, **whole, **flat)
-    add("percentile", _draw_quantile(100.0), edges=False, **whole, **flat)
+    for name in ("percentile", "nanpercentile"):
+        add(name, _draw_quantile(100.0), edges=False, **whole, **flat)
     add("nanquantile", _draw_quantile(1.0), edges=False, **whole, **flat)
     add("histogram", _draw_histogram, edges=False, spec=False, **whole, **flat)
     add(
@@ -175,7 +225,28 @@ def add_array_ops(add, floats, ints, everything):
     for name in ("fft2", "ifft2"):
         add(name, _draw_complex_parts(2), **signals)
     add("rfft", _draw_rfft, **signals)
+    add("irfft", _draw_irfft, **signals)
     add("stft", _draw_stft, **signals)
+    add("istft", _draw_istft, **signals)
+    # Keras computes it in complex64, where differences are too coarse;
+    # `complex_test.py` looks at its gradient.
+    add(
+        "view_as_complex",
+        _draw_view_as_complex,
+        edges=False,
+        double=False,
+        **whole,
+        **flat,
+    )
+    add(
+        "view_as_real",
+        lambda d: ((d.array(d.shape()),), {}),
+        complex=True,
+        **whole,
+    )
+    # Keras infers float32, and the shape of the first operand.
+    add("nn.polar", _draw_pair(), edges=False, spec=False, **whole)
+    add("cdist", _draw_cdist, edges=False, **whole)
 
     # Linear algebra.
     linear = dict(edges=False, rtol=1e-3, dtypes=("float32",))
@@ -184,6 +255,20 @@ def add_array_ops(add, floats, ints, everything):
     add("linalg.lstsq", _draw_least_squares, **linear)
     add("linalg.matrix_rank", _draw_tall, **linear, **flat)
     add("logdet", _draw_definite, symmetric=True, **linear)
+    add("linalg.cholesky_inverse", _draw_factor, **linear)
+    # Keras infers the dtype of the matrix for the pivots and for what is
+    # complex, and no batch for the sign.
+    add("linalg.lu_factor", _draw_tall, spec=False, **linear)
+    add("slogdet", _draw_tall_square, spec=False, **linear)
+    # The phases of eigenvectors are arbitrary, and their gradients with them.
+    add(
+        "linalg.eig",
+        _draw_tall_square,
+        compare=_eigensystem,
+        spec=False,
+        **linear,
+        **flat,
+    )
 
     # Images.
     add("image.crop_images", _draw_crop, dtypes=("float32", "uint8"))
@@ -193,6 +278,26 @@ def add_array_ops(add, floats, ints, everything):
 def _draw_full_like(d):
     value = d.choice(0, 1, 2.5, True, d.array(()))
     return (d.array(d.shape()), value), {}
+
+
+def _with_dtype(result, args):
+    return [result, result.dtype.name]
+
+
+def _shape_and_dtype(result, args):
+    """All that there is to what is not filled."""
+    return [np.array(result.shape), result.dtype.name]
+
+
+def _draw_full(d):
+    shape = d.shape()
+    value = d.choice(0, 1, True, d.array(()), d.array(shape[-1:]))
+    return (shape, value, d.dtype), {}
+
+
+def _draw_conversion(d):
+    dtype = d.choice(None, None, "float32", "float16", "int32", "bool")
+    return (d.array(d.shape()), dtype), {}
 
 
 def _draw_eye(d):
@@ -319,6 +424,22 @@ def _draw_split(even):
     return draw
 
 
+def _draw_split_of_rank(rank):
+    def draw(d):
+        shape = list(d.shape(rank, max(rank, 3), empty=False))
+        axis = 0 if rank == 2 else min(rank, len(shape)) - 1
+        if rank == 1 and len(shape) > 1:
+            axis = 1
+        if d.integer(0, 1):
+            points = sorted(d.integer(0, shape[axis]) for _ in range(2))
+            return (d.array(tuple(shape)), points), {}
+        count = d.integer(1, 4)
+        shape[axis] = count * d.integer(1, 3)
+        return (d.array(tuple(shape)), count), {}
+
+    return draw
+
+
 def _draw_unstack(d):
     shape = d.shape(1, empty=False)
     return (d.array(shape),), {"axis": d.axis(len(shape), none=False)}
@@ -411,6 +532,20 @@ def _draw_pair(low=-3.0, high=3.0):
         return (d.array(a), d.operand(b, low, high)), {}
 
     return draw
+
+
+def _draw_shift(d):
+    a, b = d.broadcast(2)
+    return (d.array(a, 0, 20), d.array(b, 0, 3)), {}
+
+
+def _draw_view(d):
+    x = d.array(d.shape(1))
+    sizes = {1: ("int8", "uint8"), 2: ("int16", "float16", "bfloat16")}
+    sizes |= {4: ("int32", "uint32", "float32"), 8: ("int64", "float64")}
+    # Larger elements are made of several.
+    size = d.choice(*(n for n in sizes if n <= x.itemsize))
+    return (x, d.choice(*sizes[size])), {}
 
 
 def _draw_ldexp(d):
@@ -583,6 +718,37 @@ def _draw_rfft(d):
     return (d.array(shape),), {"fft_length": d.choice(None, d.integer(2, 14))}
 
 
+def _draw_irfft(d):
+    shape = (*d.shape(0, 1, empty=False), d.integer(2, 7))
+    return ((d.array(shape), d.array(shape)),), {
+        "fft_length": d.choice(None, d.integer(2, 14))
+    }
+
+
+def _draw_istft(d):
+    fft_length = 2 * d.integer(2, 4)
+    length = d.integer(fft_length - 1, fft_length)
+    frames = d.integer(3, 6)
+    stride = d.integer(1, length // 2)
+    lead = d.shape(0, 1, empty=False)
+    parts = [d.array((*lead, frames, fft_length // 2 + 1)) for _ in "ab"]
+    return (tuple(parts), length, stride, fft_length), {
+        "length": d.choice(None, d.integer(1, stride * (frames - 1))),
+        # One that is nowhere 0, by which the sum is divided.
+        "window": "hamming",
+        "center": bool(d.integer(0, 1)),
+    }
+
+
+def _draw_view_as_complex(d):
+    return (d.array((*d.shape(0, 2), 2)),), {}
+
+
+def _draw_cdist(d):
+    lead, size = d.shape(0, 1, empty=False), d.integer(1, 4)
+    return tuple(d.array((*lead, d.integer(1, 4), size)) for _ in range(2)), {}
+
+
 def _draw_stft(d):
     length = d.integer(2, 6)
     shape = (*d.shape(0, 1, empty=False), d.integer(16, 24))
@@ -606,6 +772,30 @@ def _draw_tall(d):
     rows, columns = d.integer(1, 5), d.integer(1, 5)
     x = d.array((*d.shape(0, 1, empty=False), rows, columns))
     return (x + 5 * np.eye(rows, columns, dtype=d.dtype),), {}
+
+
+def _draw_tall_square(d):
+    n = d.integer(1, 4)
+    x = d.array((*d.shape(0, 1, empty=False), n, n))
+    return (x + 5 * np.eye(n, dtype=d.dtype),), {}
+
+
+def _draw_factor(d):
+    n = d.integer(1, 4)
+    upper = bool(d.integer(0, 1))
+    x = d.array((n, n)) + 5 * np.eye(n, dtype=d.dtype)
+    return (np.triu(x) if upper else np.tril(x),), {"upper": upper}
+
+
+def _eigensystem(results, args):
+    """Coefficients with the eigenvalues as roots, and what `A v = w v` lacks.
+
+    The order of the eigenvalues is arbitrary, too.
+    """
+    values, vectors = results
+    flat = values.reshape(-1, values.shape[-1])
+    coefficients = np.stack([np.poly(w) for w in flat])
+    return [coefficients, args[0] @ vectors - vectors * values[..., None, :]]
 
 
 def _draw_least_squares(d):

@@ -25,15 +25,22 @@ OTHER_ERRORS = {
     ("quantile", "0 empty"): "NaN, as the median of nothing is",
     ("percentile", "0 empty"): "NaN, as the median of nothing is",
     ("nanquantile", "0 empty"): "NaN, as the median of nothing is",
-    ("split", "1 text"): "not a number of sections: a TypeError, as elsewhere",
+    **{
+        (name, "1 text"): "not a number of sections: a TypeError, as elsewhere"
+        for name in ("split", "hsplit", "vsplit", "dsplit")
+    },
     **{
         (name, f"0 {label}"): "what convert_to_tensor raises for it"
-        for name in ("real", "conj")
+        for name in ("real", "conj", "conjugate")
         for label in ("object", "text", "texts")
     },
     **{
         ("rearrange", f"0 {label}"): "raised by Keras' own einops"
         for label in ("object", "text", "texts", "ragged", "rank 0")
+    },
+    **{
+        ("image.ssim", f"filter_size {label}"): "what arange raises for it"
+        for label in ("text", "object")
     },
     ("multi_hot", "0 empty"): "an empty batch has an empty result",
 }
@@ -86,6 +93,8 @@ def _bad(key, value, args):
         yield "fraction", 0.5
     elif isinstance(value, bool) or value is None:
         return
+    elif callable(value):
+        yield "number", 3
     elif isinstance(value, str):
         yield "unknown", "unknown"
         yield "number", 3

@@ -6,6 +6,7 @@ import keras
 from integration_tests.ops.reference import find
 from integration_tests.ops.reference import split
 from keras.src.backend.tinygrad import engine
+from keras.src.backend.tinygrad.core import UpdateScope
 from keras.src.backend.tinygrad.engine.gradient import gradients
 
 # Tolerance of results that were computed in a narrower dtype.
@@ -74,7 +75,7 @@ def _tolerance(op, dtype, args, *results):
 
 def _assert_close(a, b, rtol):
     wide = np.result_type("complex128" if a.dtype.kind == "c" else "float64")
-    exact = a.dtype.kind in "biu" and b.dtype.kind in "biu"
+    exact = a.dtype.kind in "biuU" and b.dtype.kind in "biuU"
     if exact:
         agree = np.array_equal(a, b)
     else:
@@ -189,9 +190,13 @@ def check_views(op, args, kwargs, dtype):
 def check_compiled(op, args, kwargs, dtype):
     """Compares with the same op in a compiled step, traced and replayed."""
     arrays, rebuild = split(args)
-    step = engine.compile_step(
-        lambda inputs: (find(op.name)(*rebuild(inputs), **kwargs), [])
-    )
+
+    def traced(inputs):
+        # As the trainer traces its steps.
+        with UpdateScope(collect_losses=True):
+            return find(op.name)(*rebuild(inputs), **kwargs), []
+
+    step = engine.compile_step(traced)
     eager = run(op.name, args, kwargs)
     for _ in range(2):
         result = step(arrays)
@@ -231,6 +236,13 @@ def check_spec(op, args, kwargs, dtype):
             )
 
 
+def _parts(x):
+    """The real and the imaginary part of a complex tensor."""
+    if "complex" in keras.backend.standardize_dtype(x.dtype):
+        return keras.ops.real(x), keras.ops.imag(x)
+    return (x,)
+
+
 def check_gradient(op, args, kwargs, seed):
     """Compares gradients with central differences in float64."""
     rng = np.random.default_rng(seed)
@@ -242,7 +254,10 @@ def check_gradient(op, args, kwargs, seed):
         nonlocal factors
         results = find(op.name)(*rebuild(arrays), **kwargs)
         floating = [
-            r for r in keras.tree.flatten(results) if r.is_floating_point()
+            part
+            for r in keras.tree.flatten(results)
+            for part in _parts(r)
+            if part.is_floating_point()
         ]
         if factors is None:
             factors = [np.asarray(rng.normal(size=r.shape)) for r in floating]

@@ -7,6 +7,8 @@ ops without such places. `DEVIATIONS` says where another answer is right.
 
 import numpy as np
 
+from integration_tests.ops.function_ops import tripled_derivative
+
 INF, NAN = np.inf, np.nan
 
 
@@ -225,6 +227,9 @@ EDGES = {
         ((_f([1, 2, 3]), np.int32([[0, 0, 2, -1]])), {"axis": 1})
     ],
     "pad": [((_f(1, 2, 3), ((2, 2),)), {"mode": "reflect"})],
+    # Declared gradients.
+    "stop_gradient": _each((TIES,)),
+    "custom_gradient": [((tripled_derivative, _f(1, 2, -3)), {})],
     # Neural networks.
     "softmax": _each((LOGITS, _f([INF, 0], [-INF, -INF])), axis=1),
     "log_softmax": _each((LOGITS,), axis=1),
@@ -293,20 +298,25 @@ EDGES = {
 # moves of elements, sums of products, entire functions. A name may be here
 # before its op is in the table.
 SMOOTH = frozenset(
-    "adaptive_average_pool add append arcsinh array_split broadcast_to "
-    "concatenate conv conv_transpose correlate cos cosh cross deg2rad "
-    "depthwise_conv diag diagflat diagonal diff dot dstack einsum expand_dims "
-    "extract_sequences fft fft2 flip get_item hstack ifft2 "
-    "image.affine_transform image.crop_images image.extract_patches "
-    "image.gaussian_blur image.pad_images image.perspective_transform "
-    "image.resize image.rgb_to_grayscale image.scale_and_translate "
-    "image.sobel_edges inner kron linalg.cholesky linalg.inv linalg.lstsq "
-    "linalg.pinv linalg.solve linalg.solve_triangular logdet matmul meshgrid "
-    "moveaxis multiply negative nn.depth_to_space nn.fold nn.space_to_depth "
-    "nn.unfold outer rad2deg ravel rearrange repeat reshape rfft roll rot90 "
-    "scatter segment_sum select separable_conv sin sinh slice slice_update "
-    "split squeeze stack stft subtract sum swapaxes tan tensordot tile trace "
-    "transpose trapezoid tril triu unique unstack vander vdot vstack".split()
+    "adaptive_average_pool add append arcsinh array_split associative_scan "
+    "broadcast_to concatenate cond conv conv_transpose copy correlate cos cosh "
+    "cross deg2rad depthwise_conv diag diagflat diagonal diff dot dsplit "
+    "dstack einsum expand_dims extract_sequences fft fft2 flip fliplr flipud "
+    "fori_loop get_item hsplit hstack ifft2 image.affine_transform "
+    "image.crop_images image.elastic_transform image.extract_patches "
+    "image.extract_patches_3d image.gaussian_blur image.pad_images "
+    "image.perspective_transform image.resize image.rgb_to_grayscale "
+    "image.scale_and_translate image.sobel_edges inner irfft istft "
+    "kron linalg.cholesky linalg.cholesky_inverse linalg.inv linalg.jvp "
+    "linalg.lstsq linalg.lu_factor linalg.pinv linalg.solve "
+    "linalg.solve_triangular logdet map matmul meshgrid moveaxis multiply "
+    "negative nn.depth_to_space nn.fold nn.polar nn.space_to_depth nn.unfold "
+    "outer rad2deg ravel rearrange repeat reshape rfft roll rot90 scan scatter "
+    "segment_sum select separable_conv sin sinh slice slice_update slogdet "
+    "split squeeze stack stft subtract sum swapaxes switch tan tensordot tile "
+    "trace transpose trapezoid tril triu unique unstack vander vdot "
+    "vectorize vectorized_map view_as_real vsplit vstack "
+    "while_loop".split()
 )
 
 # Case to the reason why ours is not torch's gradient, and to the right one:

@@ -72,6 +72,11 @@ def add_nn_ops(add, floats):
     add("image.gaussian_blur", _draw_blur, rtol=1e-4, **whole)
     add("image.scale_and_translate", _draw_scale, rtol=1e-4, **whole)
     add("image.extract_patches", _draw_patches, **whole)
+    add("image.extract_patches_3d", _draw_patches_3d, **whole)
+    add("image.sobel_edges", _draw_sobel_edges, **whole)
+    add("image.ssim", _draw_ssim, **narrow)
+    # Backends draw different displacements: here, none.
+    add("image.elastic_transform", _draw_elastic, double=False, **whole)
 
 
 def _draw_glu(d):
@@ -432,5 +437,46 @@ def _draw_patches(d):
     return (images, (d.integer(1, 3), d.integer(1, 3))), {
         "strides": d.integer(1, 3),
         "padding": d.choice("valid", "same"),
+        "data_format": data_format,
+    }
+
+
+def _draw_patches_3d(d):
+    data_format = _data_format(d)
+    shape = _batch(d, 3, data_format, 3, 5, d.integer(1, 2))
+    shape = shape if d.integer(0, 1) else shape[1:]
+    return (d.array(shape), tuple(d.integer(1, 2) for _ in range(3))), {
+        "strides": d.integer(1, 2),
+        "padding": d.choice("valid", "same"),
+        "data_format": data_format,
+    }
+
+
+def _draw_sobel_edges(d):
+    data_format = _data_format(d)
+    x = d.array(_batch(d, 2, data_format, 1, 5))
+    # The numpy backend repeats the border, where torch and jax have zeros.
+    axes = (1, 2) if data_format == "channels_last" else (2, 3)
+    widths = [(1, 1) if axis in axes else (0, 0) for axis in range(4)]
+    return (np.pad(x, widths),), {"data_format": data_format}
+
+
+def _draw_ssim(d):
+    data_format = _data_format(d)
+    images = _image(d, data_format)
+    return (images, d.array(images.shape, 0.0, 1.0)), {
+        "filter_size": d.integer(2, 4),
+        "data_format": data_format,
+    }
+
+
+def _draw_elastic(d):
+    data_format = _data_format(d)
+    return (_image(d, data_format),), {
+        "alpha": 0.0,
+        "sigma": 0.5,
+        "interpolation": d.choice("bilinear", "nearest"),
+        "fill_mode": _fill_mode(d),
+        "seed": d.integer(0, 9),
         "data_format": data_format,
     }

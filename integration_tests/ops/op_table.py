@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from integration_tests.ops.array_table import add_array_ops
+from integration_tests.ops.function_table import add_function_ops
 from integration_tests.ops.nn_table import add_nn_ops
 
 FLOATS = ("float32", "float16", "bfloat16")
@@ -648,6 +649,7 @@ def _table():
         **whole,
     )
     add_array_ops(add, FLOATS, INTS, ALL)
+    add_function_ops(add)
     add_nn_ops(functools.partial(add, edges=False), FLOATS)
     return tuple(table)
 

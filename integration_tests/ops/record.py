@@ -39,6 +39,8 @@ def digest(args, kwargs):
             for v in value:
                 add(v)
             parts.append(")")
+        elif callable(value):
+            parts.append(value.__qualname__)
         else:
             parts.append(repr(value))
 

@@ -295,6 +295,7 @@ def is_tensor(x):
 
 
 def shape(x):
+    x = x if hasattr(x, "shape") else convert_to_tensor(x)
     return tuple(x.shape)
 
 
@@ -349,6 +350,11 @@ def cond(pred, true_fn, false_fn):
 
 def switch(index, branches, *operands):
     index = convert_to_tensor(index, "int32").clip(0, len(branches) - 1)
+    if index.numel() != 1:
+        raise TypeError(
+            "`switch` expects one index. Received: an index of shape "
+            f"{index.shape}"
+        )
     if not in_stateless_scope():
         return branches[int(index)](*operands)
     tests = [index == i for i in range(len(branches) - 1)]

@@ -22,6 +22,7 @@ from keras.src.backend.tinygrad.nn.activations import widen
 from keras.src.backend.tinygrad.nn.windows import pad_axes
 from keras.src.backend.tinygrad.nn.windows import taps
 from keras.src.backend.tinygrad.numpy.common import canonicalize_axis
+from keras.src.backend.tinygrad.numpy.common import refuse_bool
 from keras.src.backend.tinygrad.numpy.common import result_type
 from keras.src.backend.tinygrad.numpy.common import to_int
 
@@ -742,6 +743,7 @@ def elastic_transform(
     height, width = (
         images.shape[axis] for axis in _spatial_axes(images, data_format)
     )
+    _check_not_empty(images)
     batch = images.shape[0] if images.ndim == 4 else 1
     alpha = widen(_real_tensor(alpha))
     sigma = widen(_real_tensor(sigma))
@@ -766,6 +768,7 @@ def elastic_transform(
 
 def sobel_edges(images, data_format=None):
     images = _real_tensor(images)
+    refuse_bool("sobel_edges", images)
     _check_rank(images)
     height, width = _spatial_axes(images, data_format)
 

@@ -212,7 +212,7 @@ def _complex_parts(x):
             "Both the real and imaginary parts should have the same shape. "
             f"Received: x[0].shape = {real.shape}, x[1].shape = {imag.shape}"
         )
-    if not real.is_floating_point() or not imag.is_floating_point():
+    if not all("float" in standardize_dtype(p.dtype) for p in (real, imag)):
         raise ValueError(
             "At least one tensor in input `x` is not of type float."
             f"Received: x={x}."
@@ -240,12 +240,14 @@ def ifft2(x):
 def rfft(x, fft_length=None):
     x = _to_float(convert_to_tensor(x))
     length = x.shape[-1] if fft_length is None else fft_length
+    length = to_int("fft_length", length, 1)
     return _real_transform(_resize(x, length), "backward")
 
 
 def irfft(x, fft_length=None):
     real, imag = _complex_parts(x)
     length = 2 * (real.shape[-1] - 1) if fft_length is None else fft_length
+    length = to_int("fft_length", length, 1)
     bins = length // 2 + 1
     return _inverse_real_transform(
         _resize(real, bins), _resize(imag, bins), length, "backward"

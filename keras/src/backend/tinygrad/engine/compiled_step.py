@@ -7,6 +7,7 @@ import weakref
 import numpy as np
 
 from keras.src import tree
+from keras.src.backend.tinygrad.complex import ComplexTensor
 from keras.src.backend.tinygrad.engine import tracing
 from keras.src.backend.tinygrad.engine.alternatives import settle
 from keras.src.backend.tinygrad.engine.canonical import LeakedTensorError
@@ -49,11 +50,12 @@ def compile_step(fn, device=None):
 
     Args:
         fn: Function of one nested structure of inputs that returns a pair
-            `(outputs, updates)`: a nested structure of `Tensor`s, `None` and
-            Python values, and a list of pairs `(slot, Tensor)`, where the
-            state holder `slot` has an attribute `_value`, a `Tensor` of the
-            same shape and dtype. What it reads of other state holders is
-            read anew by each call, if they are known to `track_state`.
+            `(outputs, updates)`: a nested structure of `Tensor`s,
+            `ComplexTensor`s, `None` and Python values, and a list of pairs
+            `(slot, Tensor)`, where the state holder `slot` has an attribute
+            `_value`, a `Tensor` of the same shape and dtype. What it reads of
+            other state holders is read anew by each call, if they are known
+            to `track_state`.
         device: Canonical tinygrad device for NumPy inputs, or `None` for the
             default one.
 
@@ -228,7 +230,12 @@ class _Capture:
 
     def _plan(self, outputs, stores, effects, holders):
         roots = [t.after(t.store(u)) for t, u in stores] + effects
-        leaves = tree.flatten(outputs)
+        results = tree.flatten(outputs)
+        self._structure = tree.pack_sequence_as(outputs, range(len(results)))
+        self._complex = [isinstance(x, ComplexTensor) for x in results]
+        leaves = []
+        for x, pair in zip(results, self._complex):
+            leaves += (x.real, x.imag) if pair else (x,)
         wanted = [
             x.uop
             for x in leaves
@@ -253,7 +260,6 @@ class _Capture:
                 roots.append(root)
             source = shape_source(leaf.uop.shape)
             self._outputs.append((made[buffer], source))
-        self._structure = tree.pack_sequence_as(outputs, range(len(leaves)))
         roots = settle(roots)
         graph = canonicalize(roots)
         inputs = fed + graph.inputs
@@ -282,11 +288,15 @@ class _Capture:
             state.bind(plan)
         made = plan.launch()
         bases = list(map(buffer_uop, made))
-        values = [
+        values = iter(
             value if source is None else tensor_of(shaped(bases[value], source))
             for value, source in self._outputs
+        )
+        results = [
+            ComplexTensor(next(values), next(values)) if pair else next(values)
+            for pair in self._complex
         ]
-        return tree.pack_sequence_as(self._structure, values)
+        return tree.pack_sequence_as(self._structure, results)
 
 
 class _State:

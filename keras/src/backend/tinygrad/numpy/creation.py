@@ -80,6 +80,7 @@ def empty_like(x, dtype=None):
 def eye(N, M=None, k=0, dtype=None):
     (N,) = to_ints(N)
     (M,) = (N,) if M is None else to_ints(M)
+    N, M = to_int("N", N, 0), to_int("M", M, 0)
     rows = Tensor.arange(N).reshape(N, 1)
     return cast(rows + (k or 0) == Tensor.arange(M), dtype or config.floatx())
 
@@ -234,6 +235,10 @@ def kaiser(x, beta):
 
 
 def _window(fn, x):
+    if getattr(x, "shape", None) == ():
+        # A length in a tensor may be of any dtype.
+        length = convert_to_numpy(x).item()
+        x = int(length) if float(length).is_integer() else length
     return convert_to_tensor(fn(to_int("x", x)), config.floatx())
 
 
