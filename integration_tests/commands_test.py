@@ -80,7 +80,8 @@ def test_too_old_a_python_is_named(monkeypatch, tmp_path):
 def test_the_commands_start_without_what_they_install():
     program = (
         "import sys; sys.modules.update(pytest=None, numpy=None); "
-        "import integration_tests.run; import integration_tests.upstream.run"
+        "import integration_tests.run; import integration_tests.upstream.run; "
+        "import integration_tests.upstream.skips"
     )
     subprocess.run(
         [sys.executable, "-c", program],

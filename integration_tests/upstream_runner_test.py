@@ -344,6 +344,8 @@ def test_results_are_written_down(tree):
         "keras/src/good/good_test.py::GoodTest::test_skips": "as a test"
     }
     assert skips.skipped(results, ["keras/src/bad"]) == {}
+    paths = ["keras/src/bad", "keras/src/ugly"]
+    assert skips.without_tests(results, paths) == ["keras/src/ugly"]
 
 
 def test_named_tests_alone_are_run(tree):

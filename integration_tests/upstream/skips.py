@@ -3,8 +3,8 @@
     python -m integration_tests.upstream.skips [--with-test-patches] [PATH ...]
 
 Of the last run of shell/upstream_tests.sh on tinygrad it takes the tests that
-were skipped, and runs those on torch. Each that is not skipped there has to be
-in skips.txt, with its reason.
+were skipped, under a path or all of them, and runs those on torch. Each that is
+not skipped there has to be in skips.txt, with its reason.
 """
 
 import argparse
@@ -14,11 +14,12 @@ from pathlib import Path
 from integration_tests import environments
 from integration_tests.upstream import record
 from integration_tests.upstream import run
-from integration_tests.upstream.expected_failures import read_reasons
+from integration_tests.upstream.reasons import read_reasons
 from integration_tests.upstream.tally import Tally
 from integration_tests.upstream.tally import read_lines
 
 LIST = Path(__file__).with_name("skips.txt")
+TORCH = Path(__file__).with_name("requirements_torch.txt")
 RAN = ("passed", "failed", "xfailed")
 
 
@@ -51,6 +52,12 @@ def skipped(results, paths=()):
         if outcome == outcomes[node_id] == "skipped"
         and (not paths or node_id.startswith(tuple(paths)))
     }
+
+
+def without_tests(results, paths):
+    """Returns those of the paths that a run did not reach."""
+    ids = Tally.read(results).outcomes
+    return [p for p in paths if not any(i.startswith(p) for i in ids)]
 
 
 def ran(results):
@@ -126,11 +133,16 @@ def main():
     results = run.results_of(record.variant(options.with_test_patches))
     if not results.exists():
         parser.error(f"{results} is missing: run shell/upstream_tests.sh first")
+    for path in without_tests(results, options.paths):
+        parser.error(
+            f"{results} has no test of {path}: run shell/upstream_tests.sh "
+            f"{path} first"
+        )
     listed = read_reasons(LIST)
     skipped_here = skipped(results, options.paths)
     python = environments.development()
     environments.install_for_development(
-        python, run.requirements(everything=True)
+        python, run.requirements(everything=not options.paths), TORCH
     )
     tree = run.tree_for(python, options.with_test_patches)
     ran_there = set()
