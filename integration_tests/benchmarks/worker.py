@@ -1,4 +1,7 @@
-"""Measures one model on the backend of this process; prints one JSON line.
+"""Measures one model on the backend of this process.
+
+Each group of figures is printed as a JSON line as soon as it is known, so that
+a process which is stopped has told what it found.
 
 Run: python -m integration_tests.benchmarks.worker MODEL [--epochs N]
 """
@@ -20,14 +23,17 @@ class _Losses(keras.callbacks.Callback):
     def __init__(self):
         super().__init__()
         self.values = []
-        self.first_step = None
         self._start = time.perf_counter()
 
     def on_train_batch_end(self, batch, logs=None):
         if len(self.values) < 10:
             self.values.append(float(logs["loss"]))
-        if self.first_step is None:
-            self.first_step = time.perf_counter() - self._start
+        if len(self.values) == 1:
+            _tell(first_step_s=time.perf_counter() - self._start)
+
+
+def _tell(**figures):
+    print(json.dumps(figures), flush=True)
 
 
 def _per_step_ms(run, steps, epochs):
@@ -41,13 +47,20 @@ def _per_step_ms(run, steps, epochs):
 
 
 def measure(name, epochs):
-    """Returns the figures of one model as a dict."""
+    """Prints the figures of one model.
+
+    Args:
+        name: Which of `models.MODELS`.
+        epochs: How many are timed; with 0, only the first step is.
+    """
     model, (x, y, batch) = models.MODELS[name](keras)
     models.set_deterministic_weights(model)
     model.compile(
         optimizer=keras.optimizers.Adam(1e-3),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
+    if not epochs:
+        x, y = x[:batch], y[:batch]
     steps = len(x) // batch
     losses = _Losses()
 
@@ -55,26 +68,22 @@ def measure(name, epochs):
         model.fit(x, y, batch_size=batch, verbose=0, shuffle=False, **kwargs)
 
     fit(callbacks=[losses])
-    figures = {
-        "model": name,
-        "backend": keras.backend.backend(),
-        "losses": losses.values,
-        "first_step_s": losses.first_step,
-        "train_ms": _per_step_ms(fit, steps, epochs),
-        "evaluate_ms": _per_step_ms(
-            lambda: model.evaluate(x, y, batch_size=batch, verbose=0),
-            steps,
-            epochs,
-        ),
-        "predict_ms": _per_step_ms(
-            lambda: model.predict(x, batch_size=batch, verbose=0),
-            steps,
-            epochs,
-        ),
-        "eager_softmax_ms": _eager_softmax_ms(),
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-    }
-    return figures
+    if not epochs:
+        return
+    _tell(losses=losses.values)
+    _tell(train_ms=_per_step_ms(fit, steps, epochs))
+
+    def evaluate():
+        model.evaluate(x, y, batch_size=batch, verbose=0)
+
+    def predict():
+        model.predict(x, batch_size=batch, verbose=0)
+
+    _tell(evaluate_ms=_per_step_ms(evaluate, steps, epochs))
+    _tell(predict_ms=_per_step_ms(predict, steps, epochs))
+    _tell(eager_softmax_ms=_eager_softmax_ms())
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    _tell(peak_mb=most / 1024)
 
 
 def _eager_softmax_ms(repeats=200):
@@ -93,7 +102,7 @@ def main():
     parser.add_argument("model", choices=sorted(models.MODELS))
     parser.add_argument("--epochs", type=int, default=7)
     arguments = parser.parse_args()
-    print(json.dumps(measure(arguments.model, arguments.epochs)))
+    measure(arguments.model, arguments.epochs)
 
 
 if __name__ == "__main__":
