@@ -132,3 +132,11 @@ def test_no_process_compiles_without_these_patches():
     from tinygrad.engine.worker import get_worker_pool
 
     assert get_worker_pool() is None
+
+
+def test_a_product_is_rounded_before_it_is_added_to_another():
+    rng = np.random.default_rng(0)
+    x, y = (rng.normal(size=999).astype("float32") for _ in range(2))
+    a, b, c, d = (from_numpy(z, "CPU") for z in (x, y, x, y))
+    np.testing.assert_array_equal(to_numpy(a * b - c * d), 0)
+    np.testing.assert_array_equal(to_numpy(a * b + a), x * y + x)

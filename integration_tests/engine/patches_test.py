@@ -40,3 +40,30 @@ def test_a_choice_of_what_is_not_finite_is_cast_as_numpy_does(value, dtype):
     # A negative number as an unsigned one is for each compiler to say.
     expected, got = expected[:2], np.asarray(keras.ops.cast(chosen, dtype))[:2]
     np.testing.assert_array_equal(got, expected)
+
+
+def test_a_number_divided_by_a_reduction_is_divided_once():
+    rng = np.random.default_rng(0)
+    x = rng.integers(1, 256, (64, 25)).astype("float32")
+    tensor = keras.ops.convert_to_tensor(x)
+    top = keras.ops.max(tensor, axis=1, keepdims=True)
+    got = np.asarray(tensor * (255.0 / top))
+    expected = x * (np.float32(255) / x.max(axis=1, keepdims=True))
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_numbers_over_numbers_are_folded_as_numpy_divides_them():
+    zero = keras.ops.zeros((3,))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for number in (2.0, -2.0, 0.0):
+            got = np.asarray(number / zero)
+            np.testing.assert_array_equal(got, number / np.zeros(3, "float32"))
+
+
+def test_large_graphs_print_on_one_line():
+    first = second = keras.ops.ones((3,))
+    for i in range(40):
+        first, second = first * second + i, second * first - i
+    texts = {repr(first.uop), repr(second.uop)}
+    assert len(texts) == 2
+    assert max(map(len, texts)) < 200

@@ -7,6 +7,7 @@ takes the place of tinygrad's call of `clang`.
 
 import atexit
 import functools
+import hashlib
 import importlib.util
 import os
 import shutil
@@ -17,9 +18,11 @@ import tempfile
 from dataclasses import dataclass
 
 from keras.src.backend.tinygrad.engine.internals import PARALLEL
+from keras.src.backend.tinygrad.engine.internals import AddrSpace
 from keras.src.backend.tinygrad.engine.internals import ClangCompiler
 from keras.src.backend.tinygrad.engine.internals import ClangRenderer
 from keras.src.backend.tinygrad.engine.internals import CompileError
+from keras.src.backend.tinygrad.engine.internals import Ops
 from keras.src.backend.tinygrad.engine.internals import PatternMatcher
 from keras.src.backend.tinygrad.engine.internals import UPat
 from keras.src.backend.tinygrad.engine.internals import dtypes
@@ -114,8 +117,11 @@ def identity():
         return "no compiler"
     path = os.path.realpath(toolchain.path)
     status = os.stat(path)
+    # This file says how kernels are written in C.
+    with open(__file__, "rb") as file:
+        rules = hashlib.sha256(file.read()).hexdigest()
     return " ".join(
-        [path, str(status.st_size), str(status.st_mtime_ns)]
+        [path, str(status.st_size), str(status.st_mtime_ns), rules]
         + toolchain.command("any")[1:]
         + list(FLAGS)
     )
@@ -141,7 +147,10 @@ def install(original):
         dtypes.bfloat16: "unsigned short",
     }
     rewrite = original(ClangRenderer, "string_rewrite")
-    ClangRenderer.string_rewrite = _BFLOAT16 + rewrite
+    ClangRenderer.string_rewrite = _BFLOAT16 + _POLYNOMIAL_STEP + rewrite
+    ClangRenderer._render_defines = _rounding_products(
+        original(ClangRenderer, "_render_defines")
+    )
 
 
 _BFLOAT16 = PatternMatcher(
@@ -152,6 +161,40 @@ _BFLOAT16 = PatternMatcher(
         )
     ]
 )
+
+
+# clang would fuse a product and a sum into one instruction that does not round
+# the product. So `a * b - a * b` would not be 0, and a kernel would compute
+# other numbers than those that it was fused from. Two cases are left to it
+# which need the speed: the steps of polynomials, such as those for exp and
+# log, and kernels that sum.
+_POLYNOMIAL_STEP = PatternMatcher(
+    [
+        (
+            UPat(
+                Ops.ADD,
+                dtypes.floats,
+                [UPat(Ops.MUL, name="product"), UPat.cvar().cast(name="c")],
+            ),
+            lambda ctx, product, c: (
+                '({ _Pragma("clang fp contract(fast)") '
+                f"{ctx[product]}+{ctx[c]}; }})"
+            ),
+        )
+    ]
+)
+
+
+def _rounding_products(original):
+    def _render_defines(self, uops):
+        lines = original(self, uops)
+        if any(
+            u.op is Ops.BUFFER and u.addrspace is AddrSpace.REG for u in uops
+        ):
+            return lines
+        return ["#pragma clang fp contract(off)", *lines]
+
+    return _render_defines
 
 
 def _bfloat16_bits(value):

@@ -10,6 +10,7 @@ import tinygrad.device as device_module  # noqa: F401
 import tinygrad.engine.jit as jit_module  # noqa: F401
 import tinygrad.helpers as helpers_module  # noqa: F401
 import tinygrad.runtime.ops_cpu as ops_cpu_module  # noqa: F401
+import tinygrad.schedule.rangeify as rangeify_module  # noqa: F401
 import tinygrad.tensor as tensor_module  # noqa: F401
 import tinygrad.uop.ops as ops_module  # noqa: F401
 from tinygrad import Device  # noqa: F401

@@ -34,12 +34,15 @@ from keras.src.backend.tinygrad.engine.internals import MMIOInterface
 from keras.src.backend.tinygrad.engine.internals import Ops
 from keras.src.backend.tinygrad.engine.internals import PatternMatcher
 from keras.src.backend.tinygrad.engine.internals import UOp
+from keras.src.backend.tinygrad.engine.internals import UPat
 from keras.src.backend.tinygrad.engine.internals import codegen_module
 from keras.src.backend.tinygrad.engine.internals import device_module
 from keras.src.backend.tinygrad.engine.internals import getenv
 from keras.src.backend.tinygrad.engine.internals import helpers_module
 from keras.src.backend.tinygrad.engine.internals import mv_address
 from keras.src.backend.tinygrad.engine.internals import ops_cpu_module
+from keras.src.backend.tinygrad.engine.internals import ops_module
+from keras.src.backend.tinygrad.engine.internals import rangeify_module
 from keras.src.backend.tinygrad.engine.internals import tensor_module
 from keras.src.backend.tinygrad.engine.realize import realize
 from keras.src.backend.tinygrad.engine.runtime_lock import lock
@@ -49,6 +52,9 @@ from keras.src.backend.tinygrad.engine.transfer import to_numpy
 
 # How many bytes of freed CPU memory are kept for reuse.
 _KEPT_BYTES = 256 << 20
+
+# Graphs of up to so many nodes are printed whole.
+_PRINTED_NODES = 32
 
 # PCI and USB vendors, and device files, of the GPUs that are slow to ask for.
 _VENDORS = {
@@ -106,6 +112,8 @@ def apply():
     # A shape of plain numbers is simplified already; tinygrad would rewrite
     # it at each movement op, for half of the time that building a graph takes.
     UOp.simplify = _simplify(_original(UOp, "simplify"))
+    # A traceback would print whole graphs, for minutes.
+    UOp.__repr__ = _summary(_original(UOp, "__repr__"))
     # tinygrad compares a new node's op with forty cases, one by one.
     uop_speed.install(_original)
     # tinygrad refuses devices while it generates code, by one flag for all
@@ -139,6 +147,34 @@ def apply():
     codegen_module.pm_simplify_add_image = _with_all_casts(
         _original(codegen_module, "pm_simplify_add_image")
     )
+    # (255 / x) * y must not become (1 / x) * (255 * y), which may be 254.99998
+    # where x is y: such a quotient is one operation.
+    ops_module.python_alu[Ops.FDIV] = _quotient
+    rangeify_module.earliest_rewrites = _QUOTIENTS + _original(
+        rangeify_module, "earliest_rewrites"
+    )
+
+
+def _quotient(a, b):
+    with np.errstate(all="ignore"):
+        return float(np.float64(a) / np.float64(b))
+
+
+def _divided(number, x):
+    # The renderers of other devices may have no division.
+    if number.val == 1 or not str(x.device).startswith("CPU"):
+        return None
+    return number.alu(Ops.FDIV, x)
+
+
+_QUOTIENTS = PatternMatcher(
+    [
+        (
+            UPat.cvar("number") * UPat.var("x", dtypes.floats).reciprocal(),
+            _divided,
+        )
+    ]
+)
 
 
 def _with_all_casts(matcher):
@@ -296,6 +332,21 @@ def _is_plain(uop):
     if uop.op is Ops.STACK:
         return all(source.op is Ops.CONST for source in uop.src)
     return uop.op is Ops.CONST
+
+
+def _summary(original):
+    def __repr__(self):
+        seen, pending = {self}, [self]
+        while pending:
+            new = [s for s in pending.pop().src if s not in seen]
+            seen.update(new)
+            pending += new
+            if len(seen) > _PRINTED_NODES:
+                # Still another one for each graph: tinygrad makes keys of it.
+                return f"<UOp {self.op} {self.dtype} {self.key.hex()}>"
+        return original(self)
+
+    return __repr__
 
 
 def _private_alloc(original):
