@@ -57,3 +57,11 @@ def test_constants_and_dtypes():
     x = Tensor(X.astype("float64")).realize()
     y = product(x, Tensor(3.0, dtype="float64").expand(3))
     np.testing.assert_array_equal(y.numpy(), X * 3.0)
+
+
+def test_numbers_have_the_declared_derivatives():
+    product = make([])
+    a, b = Tensor(2.0, dtype="float32"), Tensor(3.0, dtype="float32")
+    assert product(a, b).device is None
+    by_a, by_b = gradients(product(a, b) * 2.0, [a, b])
+    assert (by_a.item(), by_b.item()) == (6.0, 40.0)

@@ -11,6 +11,7 @@ import keras
 from integration_tests.numerics.differences import check_gradient
 from keras import ops
 from keras.src import backend
+from keras.src.backend.common import dtypes
 from keras.src.backend.tinygrad.engine.gradient import gradients
 
 RNG = np.random.default_rng(0)
@@ -65,6 +66,21 @@ def test_numpy_scalars_are_weak():
         assert dtype_of(ops.multiply(x, scalar)) == "float32"
     assert dtype_of(ops.add(np.ones(2, "int8"), 2)) == "int8"
     assert dtype_of(ops.add(np.ones(2, "int8"), 2.0)) == "float32"
+
+
+def test_numpy_scalars_of_more_bits_are_arrays():
+    x = ops.bitwise_or(np.array(-(2**62)), 47)
+    assert backend.standardize_dtype(x.dtype) == "int64"
+    assert int(x) == -(2**62) | 47
+    assert int(ops.minimum(np.array(3, "uint8"), np.array(-1))) == -1
+    y = ops.add(np.array(3, "uint8"), np.array(1))
+    assert backend.standardize_dtype(y.dtype) == "uint8"
+
+
+def test_comparisons_leave_the_promotion_of_keras_alone():
+    dtypes._least_upper_bound.cache_clear()
+    ops.equal(np.ones(2, "int32"), 0.5)
+    assert dtypes.result_type("int32", float) == "float32"
 
 
 def test_narrow_floats_add_up_in_float32():

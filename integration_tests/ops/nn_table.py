@@ -58,7 +58,7 @@ def add_nn_ops(add, floats):
     add("image.rgb_to_hsv", _draw_image(), **wide)
     add("image.hsv_to_rgb", _draw_image(), **wide)
     add("image.resize", _draw_resize, rtol=1e-4, **wide)
-    add("image.resize", _draw_resize, **integers)
+    add("image.resize", _draw_resize, rounded=True, **integers)
     for interpolation in ("bilinear", "nearest"):
         # Differences step over the jumps of the nearest pixel.
         smooth = interpolation == "bilinear"

@@ -49,6 +49,7 @@ class Op:
             where its arguments are.
         compiled: Whether a compiled step can have it: the shape of what it
             returns does not depend on values.
+        rounded: Whether integers go through floats and are rounded at last.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Op:
     complex: bool = False
     double: bool = True
     compiled: bool = True
+    rounded: bool = False
 
     @property
     def fuzzed_dtypes(self):

@@ -439,9 +439,13 @@ def _cosh(x):
 def _tanh(x):
     f = _functions()
     # Beyond, the result is 1 or -1 to the last place.
-    real, imag = 2 * x.real.clip(-20, 20), 2 * x.imag
-    divisor = f.cosh(real) + f.cos(imag)
-    return ComplexTensor(f.sinh(real) / divisor, f.sin(imag) / divisor)
+    real = x.real.clip(-20, 20)
+    sinh, cos = f.sinh(real), f.cos(x.imag)
+    # Half of cosh(2 * real) + cos(2 * imag), which cancel near a pole.
+    divisor = sinh * sinh + cos * cos
+    return ComplexTensor(
+        sinh * f.cosh(real) / divisor, f.sin(x.imag) * cos / divisor
+    )
 
 
 def _times_i(x):

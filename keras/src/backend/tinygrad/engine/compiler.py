@@ -10,6 +10,7 @@ import functools
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -41,6 +42,8 @@ FLAGS = (
     # Without errno a square root is an instruction, not a call.
     *("-fno-math-errno", "-nostdlib", "-fno-ident"),
 )
+
+_FLOAT16_FLAGS = ["-mno-avx512f"]
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,7 @@ def identity():
         [path, str(status.st_size), str(status.st_mtime_ns), rules]
         + toolchain.command("any")[1:]
         + list(FLAGS)
+        + _FLOAT16_FLAGS * _mixes_up_float16(toolchain)
     )
 
 
@@ -208,6 +212,12 @@ def _compile(self, source):
         raise RuntimeError(REMEDY)
     command = [*toolchain.command(self.arch), *FLAGS]
     command += toolchain.options(self.args)
+    if (
+        "__fp16" in source
+        and self.arch == "x86_64"
+        and _mixes_up_float16(toolchain)
+    ):
+        command += _FLOAT16_FLAGS
     # clang 14 crashes on some float16 kernels while it optimizes them.
     for less_optimized in ([], ["-O1"], ["-O0"]):
         result = subprocess.run(
@@ -224,6 +234,16 @@ def _compile(self, source):
             f"{result.stderr.decode(errors='replace')}\n{source}"
         )
     return result.stdout
+
+
+@functools.cache
+def _mixes_up_float16(toolchain):
+    """Whether strided float16 loads get wrong elements with AVX-512.
+
+    clang 14 does so where it makes vectors of them, not with AVX2.
+    """
+    version = re.search(r"clang version (\d+)", _version(toolchain.path) or "")
+    return version is not None and int(version[1]) < 15
 
 
 def _environment(toolchain):

@@ -10,6 +10,7 @@ import functools
 
 from tinygrad import Tensor
 
+from keras.src.backend.tinygrad.engine.gradient import custom_vjp
 from keras.src.backend.tinygrad.engine.internals import UOp
 
 # Traces kept for one function.
@@ -30,13 +31,14 @@ def traced_once(derivatives):
         Decorator.
     """
 
+    def products(cotangent, inputs, result):
+        partial = derivatives(*inputs, result)
+        return [(cotangent * d).cast(x.dtype) for d, x in zip(partial, inputs)]
+
     def gradient(cotangent, call):
         inputs = [Tensor(u) for u in call.src[1:]]
-        partial = derivatives(*inputs, Tensor(call.gettuple(0)))
-        return tuple(
-            (Tensor(cotangent) * d).cast(x.dtype).uop
-            for d, x in zip(partial, inputs)
-        )
+        result = Tensor(call.gettuple(0))
+        return tuple(g.uop for g in products(Tensor(cotangent), inputs, result))
 
     def decorate(fn):
         @functools.lru_cache(maxsize=MAX_TRACES)
@@ -49,7 +51,12 @@ def traced_once(derivatives):
         @functools.wraps(fn)
         def function(*xs):
             if all(x.device is None for x in xs):
-                return fn(*xs)
+                # Numbers, computed while the graph is built.
+                return custom_vjp(
+                    [fn(*xs)],
+                    xs,
+                    lambda arrived: products(arrived[0], xs, function(*xs)),
+                )[0]
             body = trace(*[(x.dtype, x.shape, x.device) for x in xs])
             call = body.call(
                 *[x.uop for x in xs], grad_fxn=gradient, name=fn.__name__

@@ -117,7 +117,8 @@ def soft_shrink(x, threshold=0.5):
 def sparse_plus(x):
     x = to_float_tensor(x)
     middle = (x < 1).where(0.25 * (x + 1).square(), x)
-    return (x <= -1).where(0, middle)
+    # With `<`, which is false of NaN: `x <= y` is `not x > y` in tinygrad.
+    return ((x < -1) | (x == -1)).where(0, middle)
 
 
 def silu(x):

@@ -42,7 +42,8 @@ def _result_type(operands, floatx):
 def _lattice_node(dtype):
     """Returns the name of a dtype, or of a Python type, in the lattice."""
     if dtype in (int, float):
-        return dtype.__name__
+        # Keras' own strings: it tells them by identity, in what it caches.
+        return dtypes.WEAK_TYPES[dtype is float]
     return standardize_dtype(dtype)
 
 
@@ -124,15 +125,33 @@ def promote(*xs, rule=result_type):
     # A lone operand is nobody's scalar: its own dtype counts.
     take = to_operand if len(xs) > 1 else convert_to_tensor
     operands = [take(x) for x in xs]
-    dtype = _common_dtype(
-        rule,
-        tuple([getattr(x, "dtype", type(x)) for x in operands]),
-        config.floatx(),
-    )
+    dtype = _dtype_of_all(rule, operands)
+    if int in map(type, operands) and not all(
+        type(o) is not int or type(x) is int or _holds(dtype, o)
+        for x, o in zip(xs, operands)
+    ):
+        # A NumPy scalar of more bits than the others is an array after all.
+        operands = [x if type(x) is int else convert_to_tensor(x) for x in xs]
+        dtype = _dtype_of_all(rule, operands)
     return [
         Tensor(x, dtype=dtype) if type(x) in (int, float) else x.cast(dtype)
         for x in operands
     ]
+
+
+def _dtype_of_all(rule, operands):
+    return _common_dtype(
+        rule,
+        tuple([getattr(x, "dtype", type(x)) for x in operands]),
+        config.floatx(),
+    )
+
+
+def _holds(dtype, number):
+    """Whether a dtype, if it is one of integers, has an integer."""
+    return not tinygrad_dtypes.is_int(dtype) or (
+        dtype.min <= number <= dtype.max
+    )
 
 
 @functools.lru_cache(maxsize=1024)

@@ -447,7 +447,8 @@ def rad2deg(x):
 
 @elementwise(floating)
 def angle(x):
-    turned = (x < 0).where(x.const_like(math.pi), 0)
+    # That of -0.0 is pi.
+    turned = signbit(x).where(x.const_like(math.pi), 0)
     return x.ne(x).where(math.nan, turned)
 
 
