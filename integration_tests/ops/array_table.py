@@ -245,7 +245,7 @@ def add_array_ops(add, floats, ints, everything):
         **whole,
     )
     # Keras infers float32, and the shape of the first operand.
-    add("nn.polar", _draw_pair(), edges=False, spec=False, **whole)
+    add("nn.polar", _draw_polar, edges=False, spec=False, **whole)
     add("cdist", _draw_cdist, edges=False, **whole)
 
     # Linear algebra.
@@ -742,6 +742,10 @@ def _draw_istft(d):
 
 def _draw_view_as_complex(d):
     return (d.array((*d.shape(0, 2), 2)),), {}
+
+
+def _draw_polar(d):
+    return tuple(d.array(shape) for shape in d.broadcast(2)), {}
 
 
 def _draw_cdist(d):

@@ -14,7 +14,7 @@ def add_function_ops(add):
     # Special values would decide how often a loop runs, or what is NaN first.
     loop = dict(dtypes=("float32",), edges=False)
     add("map", _draw_map, **loop)
-    add("vectorized_map", _draw_map, **loop)
+    add("vectorized_map", _draw_vectorized_map, **loop)
     add("scan", _draw_scan, **loop)
     add("associative_scan", _draw_associative_scan, **loop)
     add("fori_loop", _draw_fori_loop, **loop)
@@ -54,6 +54,12 @@ def _draw_map(d):
     if fn is fns.total_of_two:
         return (fn, (d.array(shape), d.array(shape))), {}
     return (fn, d.array(shape)), {}
+
+
+def _draw_vectorized_map(d):
+    # Not of several results, which the numpy backend stacks.
+    xs = d.array(d.shape(1, empty=False))
+    return (d.choice(fns.sines, fns.halved_and_one), xs), {}
 
 
 def _draw_scan(d):
