@@ -115,6 +115,13 @@ def test_nested_scans_differentiate():
     check_gradients(function, normal(3), normal(4, 2, 3))
 
 
+@pytest.mark.parametrize("size", [1, 2, 40])
+def test_unused_slices_may_have_any_shape(road, size):
+    xs = np.arange(3, dtype="float32"), np.ones((3, size), "float32")
+    last, _ = ops.scan(lambda c, x: (c + x[0], c), np.float32(0), xs)
+    assert float(last) == 3
+
+
 def test_carries_that_trade_places():
     def step(carry, _):
         a, b = carry
@@ -140,6 +147,85 @@ def test_variables_are_carried_from_step_to_step():
     _, ys = ops.scan(step, np.float32(0), np.ones((4, 2), "float32"))
     assert to_numpy(ys)[:, 0].tolist() == [1, 2, 3, 4]
     assert to_numpy(total.value).tolist() == [4, 4]
+
+
+class Penalized(keras.layers.Layer):
+    """Adds a loss with an activity regularizer, and one of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(2, activity_regularizer="l2")
+
+    def build(self, shape):
+        self.dense.build(shape)
+
+    def call(self, x):
+        self.add_loss(ops.sum(ops.tanh(x)))
+        return self.dense(x)
+
+
+class Mapped(keras.layers.Layer):
+    """Calls a layer for each step, in a loop or one by one."""
+
+    def __init__(self, layer, loop):
+        super().__init__()
+        self.layer, self.loop = layer, loop
+
+    def call(self, x):
+        if self.loop:
+            return ops.map(self.layer, x)
+        return ops.stack([self.layer(v) for v in x])
+
+
+def test_losses_of_a_body_are_summed_up():
+    x = normal(4, 3, 2).astype("float32")
+    layer = Penalized()
+    layer.build(x.shape[1:])
+
+    def losses_and_gradients(loop):
+        mapped = Mapped(layer, loop)
+        values = [tensor(v) for v in layer.get_weights()]
+        pairs = list(zip(layer.trainable_variables, values))
+        with keras.StatelessScope(pairs, collect_losses=True):
+            y = mapped(x)
+            losses = [sum(mapped.losses), sum(layer.dense.losses)]
+        total = losses[0] + ops.sum(y * y)
+        return [to_numpy(g) for g in (*losses, *gradients(total, values))]
+
+    for mine, expected in zip(*map(losses_and_gradients, (True, False))):
+        np.testing.assert_allclose(mine, expected, rtol=1e-5)
+    mapped = Mapped(layer, True)
+    mapped(x)
+    assert len(mapped.losses) == 2
+    eager = float(sum(mapped.losses))
+    Mapped(layer, False)(x)
+    np.testing.assert_allclose(eager, float(sum(layer.losses)), rtol=1e-5)
+
+
+def test_losses_of_a_body_outside_all_layers_are_of_the_last_step():
+    layer = Penalized()
+    x = normal(3, 2, 2).astype("float32")
+    ops.map(layer, x)
+    total = float(sum(layer.losses))
+    layer(x[-1])
+    np.testing.assert_allclose(total, float(sum(layer.losses)), rtol=1e-6)
+
+
+def test_time_distributed_calls_its_layer_once():
+    calls = []
+
+    class Counted(keras.layers.Layer):
+        def call(self, x):
+            calls.append(1)
+            return x * 2
+
+    layer = keras.layers.TimeDistributed(Counted())
+    for length in (10, 1000):
+        x = normal(2, length, 3).astype("float32")
+        layer(x)
+        del calls[:]
+        np.testing.assert_array_equal(to_numpy(layer(x)), 2 * x)
+        assert len(calls) == 1
 
 
 def test_random_numbers_differ_from_step_to_step():

@@ -477,48 +477,44 @@ def _unrolled_scan(f, carry, xs, count, reverse):
 
 def _compiled_scan(f, carry, xs, count, reverse):
     """Runs a scan as one loop whose body is traced once."""
-    body, step, carries, variables = _trace_loop(f, carry, xs)
+    body, step, carries = _trace_loop(f, carry, xs)
     final, ys = run_loop(body, carries, _leaves(xs), count, reverse)
-    return _finish(carry, variables, final), _pack(step.result, ys)
+    return step.finish(final), _pack(step.result, ys)
 
 
 def _trace_loop(f, carry, xs):
     """Traces the body of a loop.
 
     Variables that the body updates are carried along: theirs is the value of
-    the step before, as it is in a plain loop.
+    the step before, as it is in a plain loop. So are the sums of the losses
+    that layers add in it.
 
     Returns:
-        The traced body, its `_Step`, the list of the first carries, and the
-        list of the variables that are the last of them.
+        The traced body, its `_Step`, and the list of the first carries.
     """
     carries, slices = _leaves(carry), _leaves(xs)
     if not all(is_tensor(x) and 0 not in x.shape for x in carries + slices):
         raise _NotALoop
-    variables = []
+    variables, totals = [], []
     while True:
         step = _Step(f, carry, xs, variables)
         values = [convert_to_tensor(v) for v in variables]
+        first = carries + values + totals
         body = trace_loop(
             step,
-            [(t.shape, t.dtype) for t in carries + values],
+            [(t.shape, t.dtype) for t in first],
             [(x.shape[1:], x.dtype) for x in slices],
             get_device(),
         )
-        if not step.more_variables and step.dtypes == [
-            t.dtype for t in carries
-        ]:
-            return body, step, carries + values, variables
+        if (
+            not step.more_variables
+            and step.dtypes == [t.dtype for t in carries]
+            and len(step.layers) == len(totals)
+        ):
+            return body, step, first
         variables += step.more_variables
         carries = [t.cast(d) for t, d in zip(carries, step.dtypes)]
-
-
-def _finish(carry, variables, final):
-    """Gives variables their last values; returns the other carries."""
-    leaves = _leaves(carry)
-    for variable, value in zip(variables, final[len(leaves) :]):
-        variable.assign(value)
-    return _pack(carry, final)
+        totals = step.zeros
 
 
 class _Step:
@@ -528,6 +524,8 @@ class _Step:
         more_variables: List of the variables that the body updated and that
             were not carried.
         dtypes: List of the dtypes that the carries need.
+        layers: List of the layers that added a loss, one for each loss.
+        zeros: List of what the sums of those losses begin with.
         result: The structure of the body's results.
     """
 
@@ -537,21 +535,20 @@ class _Step:
 
     def __call__(self, carries, slices):
         outer = get_stateless_scope() if in_stateless_scope() else None
-        collect = outer is not None and outer.collect_losses
-        losses = len(outer.losses) if outer else 0
-        count = len(carries) - len(self._variables)
+        collect = outer is None or outer.collect_losses
+        n = len(_leaves(self._carry))
+        m = n + len(self._variables)
         with UpdateScope(collect, outer) as scope:
-            for variable, value in zip(self._variables, carries[count:]):
+            scope.losses = []
+            for variable, value in zip(self._variables, carries[n:m]):
                 scope.state_mapping[id(variable)] = value
             carry, result = self._f(
                 _pack(self._carry, carries), _pack(self._xs, slices)
             )
-        if len(scope.losses) > losses:
-            raise NotImplementedError(
-                "`add_loss` inside the body of a loop is not supported with "
-                "the tinygrad backend. Return the loss from the body and add "
-                "it after the loop."
-            )
+        self.layers = [_take_loss(x) for x in scope.losses]
+        self.zeros = [
+            Tensor.zeros(*x.shape, dtype=x.dtype) for x in scope.losses
+        ]
         self.more_variables = [
             v
             for v in scope.updated.values()
@@ -560,7 +557,7 @@ class _Step:
         self.result = _to_tensors(result)
         new_carries = _leaves(_to_tensors(carry))
         if [t.shape for t in new_carries] != [
-            t.shape for t in carries[:count]
+            t.shape for t in carries[:n]
         ] or not all(is_tensor(y) for y in _leaves(self.result)):
             raise _NotALoop
         self.dtypes = [
@@ -574,7 +571,39 @@ class _Step:
             convert_to_tensor(scope.get_current_value(v), v.dtype)
             for v in self._variables
         ]
-        return new_carries + new_values, _leaves(self.result)
+        totals = [total + x for total, x in zip(carries[m:], scope.losses)]
+        return new_carries + new_values + totals, _leaves(self.result)
+
+    def finish(self, final):
+        """Takes the last values of what was carried.
+
+        Args:
+            final: List of tensors, the values after the last step.
+
+        Returns:
+            The structure of the carries. Variables have their new values,
+            and layers the sum of the losses that they added.
+        """
+        n = len(_leaves(self._carry))
+        m = n + len(self._variables)
+        for variable, value in zip(self._variables, final[n:m]):
+            variable.assign(value)
+        for layer, total in zip(self.layers, final[m:]):
+            layer.add_loss(total)
+        return _pack(self._carry, final)
+
+
+def _take_loss(loss):
+    """Finds the layer that added a loss, and makes it forget the loss."""
+    context = global_state.get_global_attribute("current_call_ctx")
+    layers = context.entry_layer._flatten_layers() if context else []
+    for layer in layers:
+        if id(loss) in layer._loss_ids:
+            layer._loss_ids.remove(id(loss))
+            return layer
+    # The layers of a body that is called from outside all layers keep the
+    # losses of the last step.
+    raise _NotALoop
 
 
 def associative_scan(f, elems, reverse=False, axis=0):
@@ -651,9 +680,8 @@ def _repeat(step, cond, values, limit):
         return values, convert_to_tensor(cond(*values), "bool").reshape(())
 
     try:
-        body, _, carries, variables = _trace_loop(step_and_test, values, None)
-        final = run_while(body, carries, limit)
-        return _finish(values, variables, final)
+        body, traced, carries = _trace_loop(step_and_test, values, None)
+        return traced.finish(run_while(body, carries, limit))
     except (_NotALoop, engine.HostReadError):
         pass
     count = 0

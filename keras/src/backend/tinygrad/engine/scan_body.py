@@ -26,6 +26,8 @@ _TRANSPARENT = (
     Ops.CONTIGUOUS_BACKWARD,
     Ops.DETACH,
 )
+_SLOW = (Ops.EXP2, Ops.LOG2, Ops.SIN)
+_STORED = (Ops.AFTER, Ops.BUFFER, Ops.CONTIGUOUS)
 _NARROW = (dtypes.float16, dtypes.bfloat16)
 
 
@@ -68,8 +70,7 @@ class Body:
 
     def key(self):
         """Returns a hashable that is equal for bodies that do the same."""
-        parts = (self.carries, self.xs, self.consts, self.ys)
-        return (*map(len, parts), self._canonical().key)
+        return (self._form(), self._canonical().key)
 
     def digest(self, *more):
         """Returns a name for what the body does, the same in any process.
@@ -77,10 +78,17 @@ class Body:
         Args:
             *more: Strings that the name depends on too.
         """
-        parts = (self.carries, self.xs, self.consts, self.ys)
-        text = repr((*map(len, parts), *more))
+        text = repr((self._form(), *more))
         digest = hashlib.sha256(self._canonical().digest() + text.encode())
         return digest.hexdigest()[:32]
+
+    def _form(self):
+        # The graph does not tell the form of placeholders that it lacks.
+        kinds = (self.carries, self.xs, self.consts)
+        forms = [
+            tuple((p.max_numel(), str(p.dtype)) for p in kind) for kind in kinds
+        ]
+        return (*forms, len(self.ys))
 
     def _canonical(self):
         params = {
@@ -478,11 +486,38 @@ def cotangents_of(body, roots, cotangents):
     # Declared gradients may still speak of what the consts stand for.
     inside = {s: p.reshape(s.shape) for s, p in zip(body.sources, body.consts)}
     targets += [use.uop for use in _products(body)[0]]
-    return {
-        u: found[u].cast(u.dtype).substitute(inside, walk=True)
-        for u in targets
-        if u in found
-    }
+    targets = [u for u in targets if u in found]
+    values = UOp.sink(*[found[u].cast(u.dtype) for u in targets])
+    values = _store_padded(values.substitute(inside, walk=True))
+    return dict(zip(targets, values.src))
+
+
+def _store_padded(sink):
+    """Has what is padded computed before, if that costs much.
+
+    The gradient of a split is a sum of padded parts: in one kernel, each of
+    its elements would compute all parts, to take one of them.
+    """
+    nodes = sink.toposort(enter_calls=False)
+    parts = {uop.src[0] for uop in nodes if uop.op is Ops.PAD}
+    stored = {}
+    for uop in nodes:
+        if uop in parts and _is_slow(uop):
+            stored[uop] = uop.substitute(stored, walk=True).contiguous()
+    return sink.substitute(stored, walk=True)
+
+
+def _is_slow(uop):
+    """Whether a kernel that uses a value computes a slow function for it."""
+    visited, stack = set(), [uop]
+    while stack:
+        uop = stack.pop()
+        if uop.op in _SLOW:
+            return True
+        if uop not in visited and uop.op not in _STORED:
+            visited.add(uop)
+            stack += uop.src
+    return False
 
 
 def differentiated_as(outputs, inputs, function):

@@ -65,11 +65,17 @@ class Program:
         }
         spec, outputs = lower_body(body, (*body.new_carries, *own))
         n, m = len(body.carries), len(body.xs)
-        rows = [Row(s.size, s.dtype, s.device) for s in spec.slots]
+        # The slots of placeholders that the graph lacks are of any size.
+        rows = [
+            Row(p.max_numel(), p.dtype, p.device) for p in body.placeholders
+        ]
         first = len(body.placeholders)
         self.carry_rows = rows[:n]
         self.x_rows = rows[n : n + m]
-        self.result_rows = rows[first + n : first + outputs]
+        self.result_rows = [
+            Row(s.size, s.dtype, s.device)
+            for s in spec.slots[first + n : first + outputs]
+        ]
         self.consts = len(body.consts)
         offsets, arenas = place_scratch(spec)
         self.scratch = max(arenas.get(self.device, 0), 1)
