@@ -270,6 +270,14 @@ def test_gradients_of_order():
     check_gradient(lambda t: ops.take_along_axis(t, np.ones((2, 5), int), 0), x)
 
 
+def test_clip_of_nan_has_no_gradient():
+    x = ops.convert_to_tensor(np.array([np.nan, 0.5, 3.0], "float32"))
+    y = ops.clip(x, 0.0, 1.0)
+    np.testing.assert_array_equal(y, [np.nan, 0.5, 1.0])
+    (grad,) = gradients(ops.sum(y), [x])
+    np.testing.assert_array_equal(grad, [0.0, 1.0, 0.0])
+
+
 def test_gradients_of_statistics():
     x, w = RNG.normal(size=(3, 5)), RNG.uniform(0.5, 2, 5)
     for name in ("var", "std", "mean", "prod", "cumprod", "ptp", "nanvar"):

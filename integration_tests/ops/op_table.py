@@ -136,7 +136,8 @@ class Draw:
             x = np.asarray(self.rng.uniform(low, high, shape))
             if dtype == "complex64":
                 x = x + 1j * self.rng.uniform(low, high, shape)
-            x = x.astype(_numpy_dtype(dtype))
+            # A sum of arrays of rank 0 is a scalar.
+            x = np.asarray(x.astype(_numpy_dtype(dtype)))
         return self._with_edges(x, alone) if edges else x
 
     def _with_edges(self, x, alone):

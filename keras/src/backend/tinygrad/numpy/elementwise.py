@@ -272,6 +272,9 @@ def clip(x, x_min, x_max):
     if x_max is not None:
         high = bounds.pop(0)
         clipped = (clipped > high).where(high, clipped)
+    if is_float(clipped):
+        # NaN has no gradient, as with torch and jax.
+        clipped = clipped.ne(clipped).where(math.nan, clipped)
     return cast(clipped, dtype)
 
 
