@@ -130,6 +130,20 @@ def test_overlapping_windows():
     close(to_numpy(pooled)[0, 0], np.array(want))
 
 
+@pytest.mark.parametrize(
+    "shape", [(6, 14), (3, 14), (5, 16), (4, 10), (2, 3, 56), (9,)], ids=str
+)
+def test_windows_of_two_side_by_side(shape):
+    x = normal(*shape, 2)
+    t = from_numpy(x, "CPU")
+    np.testing.assert_array_equal(to_numpy(t.max(-1)), x.max(-1))
+    close(to_numpy(t.sum(-1) * 2 + (t * t).sum(-1)), (x * 2 + x * x).sum(-1))
+    # Two windows above each other, as in pooling.
+    x = normal(*shape[:-1], 2, shape[-1], 2)
+    got = from_numpy(x, "CPU").max((-3, -1))
+    np.testing.assert_array_equal(to_numpy(got), x.max((-3, -1)))
+
+
 def test_small_products_without_blas():
     a, b = normal(30, 40), normal(40, 50)
     for function in (
@@ -153,6 +167,9 @@ def test_small_products_without_blas():
         ((8, 16, 24), (1, 0, 2)),
         ((3, 10, 12, 14), (0, 3, 1, 2)),
         ((3, 14, 10, 12), (0, 2, 3, 1)),
+        ((2, 16, 4, 32), (0, 2, 3, 1)),
+        ((2, 4, 5, 8), (0, 2, 3, 1)),
+        ((4, 48), (1, 0)),
     ],
     ids=str,
 )

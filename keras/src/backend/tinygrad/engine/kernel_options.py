@@ -8,6 +8,8 @@ sum carried from one turn to the next:
 - Elementwise kernels: the dimension that the result is contiguous in comes
   innermost; where an operand is contiguous in another, both are cut into
   small tiles, which are written out where little is computed.
+- A small window is written out, and where pairs lie side by side in memory
+  some outputs are too.
 - A reduction over rows keeps one accumulator for each column, and goes
   through memory once, rather than once for each column.
 - A sum along contiguous memory is left to the compiler, which is told that it
@@ -43,6 +45,8 @@ LANES = 32
 # Accumulators of a reduction over rows: they stay in the first-level cache.
 MAX_COLUMNS = 2048
 _TILES = (8, 6, 5, 4, 7)
+# Elements in a line of the cache, about.
+_LINE = 16
 # What tinygrad writes out as long polynomials.
 _FUNCTIONS = {Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.POW}
 # Up to this many terms a reduction is written out.
@@ -183,7 +187,11 @@ def _arrange_elementwise(kernel, end, store):
         )
     if across is None:
         return
-    unrolled = _divisor(across, (8, 4)), _divisor(inner, (4,))
+    if (_stride(target, across) or math.inf) <= _LINE:
+        # What is stored fills lines that lie side by side.
+        unrolled = _divisor(across, (_LINE, 8, 4)), _divisor(inner, (4,))
+    else:
+        unrolled = _divisor(across, (8, 4)), _divisor(inner, (8, 4))
     if None not in unrolled and not _is_heavy(store.src[1]):
         # Few operations: vectors are loaded, turned and stored.
         for axis, count in zip((across, inner), unrolled):
@@ -213,12 +221,14 @@ def _arrange_reduction(kernel, end, store, reduces, work):
     terms = {r: _size(r) for u in reduces for r in u.src[1:]}
     if None in terms.values():
         return
+    loads = {x: None for u in reduces for x in _loads(u.src[0])}
+    outputs = [r for r in end.ended_ranges if r.op is Ops.RANGE]
     if math.prod(terms.values()) <= MAX_UNROLLED:
         for _ in terms:
             kernel.apply_opt(Opt(OptOps.UNROLL, 0, 0))
+        if not _is_heavy(store.src[1]):
+            _write_out_pairs(kernel, store, terms, outputs, loads)
         return
-    loads = {x: None for u in reduces for x in _loads(u.src[0])}
-    outputs = [r for r in end.ended_ranges if r.op is Ops.RANGE]
     row, row_score = _most_contiguous(terms, loads)
     column, column_score = _most_contiguous(outputs, loads)
     if row_score > 0 and row_score >= column_score:
@@ -231,6 +241,39 @@ def _arrange_reduction(kernel, end, store, reduces, work):
         block = _block(column, min(shards, MAX_SHARDS // 4) / others)
         if block is not None:
             _over_rows(kernel, end, store, reduces, column, block)
+
+
+def _write_out_pairs(kernel, store, terms, outputs, loads):
+    """Writes out some outputs whose windows of two lie side by side.
+
+    The C compiler then loads vectors, and parts the pairs in registers.
+    """
+    if not any(
+        size == 2 and all(_stride(load, r) == 1 for load in loads)
+        for r, size in terms.items()
+    ):
+        return
+    inner = next(
+        (r for r in outputs if all(_stride(load, r) == 2 for load in loads)),
+        None,
+    )
+    if inner is None:
+        return
+    count = _divisor(inner, (16, 8, 12, 4, 14, 10, 6))
+    if count is None:
+        return
+    kernel.apply_opt(Opt(OptOps.UPCAST, _position(kernel, inner), count))
+    if count % 4 and count == _size(inner):
+        # Two rows of outputs fill whole vectors.
+        row = next(
+            (r for r in outputs if _stride(store.src[0], r) == count), None
+        )
+        if row is not None and _divisor(row, (2,)):
+            kernel.apply_opt(Opt(OptOps.UPCAST, _position(kernel, row), 2))
+
+
+def _position(kernel, axis):
+    return next(i for i, r in enumerate(kernel.rngs) if r.arg == axis.arg)
 
 
 def _most_contiguous(ranges, loads):
