@@ -7,6 +7,7 @@ import keras
 from integration_tests.numerics.differences import check_gradient
 from keras import ops
 from keras.src.backend.tinygrad.complex import ComplexTensor
+from keras.src.backend.tinygrad.engine.gradient import gradients
 
 RNG = np.random.default_rng(0)
 
@@ -213,3 +214,13 @@ def test_operations_without_a_rule_say_so(call, name):
 )
 def test_gradients_flow_through_the_parts(fn):
     check_gradient(lambda a, b: fn(ComplexTensor(a, b)), X.real, X.imag)
+
+
+def test_gradient_of_view_as_complex():
+    x = ops.convert_to_tensor(np.float32([[1, 2], [3, 4], [5, 6]]))
+    z = ops.view_as_complex(x)
+    loss = (ops.real(z) * 3 - ops.imag(z) ** 2).sum()
+    (gradient,) = gradients(loss, [x])
+    np.testing.assert_array_equal(
+        ops.convert_to_numpy(gradient), [[3, -4], [3, -8], [3, -12]]
+    )

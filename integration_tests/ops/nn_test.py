@@ -192,6 +192,21 @@ def test_gradients_of_normalizations(op):
     )
 
 
+def test_gradient_of_ssim():
+    x, y, direction = np.float32(RNG.uniform(size=(3, 1, 9, 9, 2)))
+
+    def similarity(x):
+        return ops.image.ssim(x, y, filter_size=4)
+
+    _, gradient = value_and_gradient(similarity, x)
+    ahead, behind = (
+        float(similarity(x + step * direction).sum()) for step in (0.01, -0.01)
+    )
+    np.testing.assert_allclose(
+        (gradient * direction).sum(), (ahead - behind) / 0.02, rtol=0.01
+    )
+
+
 def test_moments_of_float16_do_not_overflow():
     x = np.full((100, 2), 300, "float16")
     x[::2] = -300
