@@ -48,6 +48,14 @@ class CanonicalGraph:
         "_index",
     )
 
+    def __len__(self):
+        """The number of nodes over buffers, about."""
+        return len(self.key)
+
+    def nodes(self):
+        """Returns the list of the nodes over buffers, sources first."""
+        return [u for u, i in self._index.items() if i.__class__ is int]
+
     def digest(self, *groups):
         """Returns bytes that name the graph in any process.
 

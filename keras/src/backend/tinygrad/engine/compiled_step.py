@@ -8,6 +8,7 @@ import numpy as np
 
 from keras.src import tree
 from keras.src.backend.tinygrad.complex import ComplexTensor
+from keras.src.backend.tinygrad.engine import pieces
 from keras.src.backend.tinygrad.engine import tracing
 from keras.src.backend.tinygrad.engine.alternatives import settle
 from keras.src.backend.tinygrad.engine.canonical import LeakedTensorError
@@ -346,6 +347,8 @@ class _TensorState(_State):
             uop = self._holder.uop
             plan.bind(self._slot, buffers[uop.base])
             self._bound = weakref.ref(uop)
+        if self._written:
+            pieces.forget()
 
 
 def _moved(value):

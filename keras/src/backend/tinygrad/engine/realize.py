@@ -2,6 +2,7 @@
 
 import collections
 
+from keras.src.backend.tinygrad.engine import pieces
 from keras.src.backend.tinygrad.engine import tracing
 from keras.src.backend.tinygrad.engine.alternatives import settle
 from keras.src.backend.tinygrad.engine.canonical import canonicalize
@@ -65,35 +66,47 @@ def _realize(tensors):
             "A tensor of a weak dtype has no storage. Cast it to a concrete "
             "dtype first."
         )
-    uops = list(dict.fromkeys(t.uop for t in tensors))
-    settled = settle(uops)
-    graph = canonicalize(settled)
-    if not graph.supported or not all(
-        isinstance(s, int) for u in uops for s in u.shape
-    ):
+    asked = [t.uop for t in tensors]
+    uops = list(dict.fromkeys(asked))
+    try:
+        values = dict(zip(uops, _compute(settle(uops))))
+    except Unsupported:
         run_linear(*Tensor.linear_with_vars(*tensors))
         return
+    for tensor, uop in zip(tensors, asked):
+        tensor.uop = values[uop]
+
+
+def _compute(roots):
+    """Computes uops and returns the uops of the buffers of their values."""
+    graph = canonicalize(roots)
+    if not graph.supported or not all(
+        isinstance(s, int) for u in roots for s in u.shape
+    ):
+        raise Unsupported("several devices, or a shape that is not known")
+    is_large = len(graph) >= pieces.LARGE and not graph.effects
+    asked, nodes = roots, graph.nodes() if is_large else ()
+    if is_large and graph.key not in _plans:
+        roots = pieces.shorten(roots, nodes, _compute)
+        if roots is not asked:
+            graph = canonicalize(roots)
     entry = _plans.get(graph.key)
     if entry is None:
-        try:
-            entry = _Entry(settled, graph)
-        except Unsupported:
-            run_linear(*Tensor.linear_with_vars(*tensors))
-            return
-        _plans[graph.key] = entry
+        entry = _plans[graph.key] = _Entry(roots, graph)
         if len(_plans) > _CAPACITY:
             _plans.popitem(last=False)
     else:
         _plans.move_to_end(graph.key)
     made = entry.plan.run([buffers[u] for u in graph.inputs], graph.var_vals)
-    values = dict(zip(uops, entry.results(settled, made)))
-    for tensor in tensors:
-        # A tensor that occurs twice is replaced already.
-        tensor.uop = values.get(tensor.uop, tensor.uop)
+    values = entry.results(roots, made)
     if graph.effects:
+        pieces.forget()
         apply_map_to_tensors(
             {u: stored_value(u) for u in graph.effects}, name="effects"
         )
+    if is_large:
+        pieces.remember(asked, values, nodes)
+    return values
 
 
 class _Entry:
