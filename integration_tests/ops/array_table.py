@@ -207,7 +207,7 @@ def add_array_ops(add, floats, ints, everything):
         "corrcoef",
         _draw_corrcoef,
         edges=False,
-        rtol=1e-3,
+        rtol=1e-4,
         spec=False,
         **whole,
         **flat,
@@ -249,7 +249,7 @@ def add_array_ops(add, floats, ints, everything):
     add("cdist", _draw_cdist, edges=False, **whole)
 
     # Linear algebra.
-    linear = dict(edges=False, rtol=1e-3, dtypes=("float32",))
+    linear = dict(edges=False, rtol=1e-4, dtypes=("float32",))
     add("linalg.solve_triangular", _draw_triangular, **linear)
     add("linalg.pinv", _draw_tall, **linear)
     add("linalg.lstsq", _draw_least_squares, **linear)

@@ -327,7 +327,6 @@ DEVIATIONS = {
         _NAN_ELEMENT,
         [[0, 0, 1.25, -1.375, 1.5, -1.625, 1.75, -1.875, 2]],
     ),
-    "clip-0": (_NAN_ELEMENT, [[1, 1.125, 1.25, 0, 0, 0, 1.75]]),
     "relu-0": (_NAN_ELEMENT, "jax"),
     "threshold-0": (_NAN_ELEMENT, "jax"),
     "cbrt-0": ("torch has it as a product that is NaN at 0", "jax"),

@@ -68,7 +68,7 @@ def add_nn_ops(add, floats):
             ("image.map_coordinates", _draw_map_coordinates),
         ):
             draw = functools.partial(draw, interpolation)
-            add(name, draw, gradient=smooth, rtol=1e-3, double=False, **whole)
+            add(name, draw, gradient=smooth, rtol=1e-4, double=False, **whole)
     add("image.gaussian_blur", _draw_blur, rtol=1e-4, **whole)
     add("image.scale_and_translate", _draw_scale, rtol=1e-4, **whole)
     add("image.extract_patches", _draw_patches, **whole)
