@@ -16,6 +16,7 @@ pytest_plugins = [
     "only",
     "optional_dependencies",
     "other_backends",
+    "stable_names",
     "tally_plugin",
 ]
 
