@@ -354,6 +354,27 @@ def test_named_tests_alone_are_run(tree):
     assert tally(output)["all"] == (3, 0, 1, 2, 0), output
 
 
+@pytest.mark.parametrize("workers", [("-n", "0"), ("-n", "2")])
+def test_names_hold_no_addresses(tree, workers):
+    write(
+        tree,
+        "keras/src/named/named_test.py",
+        """
+        import pytest
+
+
+        @pytest.mark.parametrize("value", [object(), len], ids=repr)
+        def test_named(value):
+            pass
+        """,
+    )
+    status, output = run_suite(tree, EXPECTED, *workers)
+    assert status == 0, output
+    results = (tree / "results.jsonl").read_text()
+    assert "test_named[<object object>]" in results
+    assert "0x" not in results
+
+
 def test_skips_are_held_to_their_list():
     here = {"a_test.py::A::test_b": "no b", "c_test.py": "no c", "d": "no d"}
     there = {"a_test.py::A::test_b", "c_test.py::C::x", "c_test.py::D::x"}
