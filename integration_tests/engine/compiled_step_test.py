@@ -13,6 +13,7 @@ from tinygrad import Tensor
 from tinygrad import nn
 
 from keras.src.backend.tinygrad import engine
+from keras.src.backend.tinygrad.complex import ComplexTensor
 from keras.src.backend.tinygrad.engine.internals import GlobalCounters
 from keras.src.backend.tinygrad.engine.internals import buffers
 from keras.src.backend.tinygrad.engine.transfer import from_numpy
@@ -150,6 +151,22 @@ def test_tensor_inputs():
             t, expected = t + 1, (x + 1) * 2
         np.testing.assert_allclose(step(t).numpy(), expected, rtol=1e-6)
     assert len(traces) == 1
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_complex_inputs_and_outputs(dtype):
+    step, traces = counted(lambda x: ({"y": x * x, "size": x.real * 2}, []))
+    for _ in range(3):
+        x = (array(3, 2) + 1j * array(3, 2)).astype(dtype)
+        given = (x, ComplexTensor(Tensor(x.real), Tensor(x.imag)))
+        for value in given:
+            result = step(value)
+            assert result["y"].dtype == dtype
+            y = result["y"].real.numpy() + 1j * result["y"].imag.numpy()
+            np.testing.assert_allclose(y, x * x, rtol=1e-5)
+            np.testing.assert_allclose(result["size"].numpy(), x.real * 2)
+    # One for arrays and one for tensors.
+    assert len(traces) == 2
 
 
 def test_inputs_of_no_numbers_raise():

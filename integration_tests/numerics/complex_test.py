@@ -224,3 +224,25 @@ def test_gradient_of_view_as_complex():
     np.testing.assert_array_equal(
         ops.convert_to_numpy(gradient), [[3, -4], [3, -8], [3, -12]]
     )
+
+
+class _Power(keras.layers.Layer):
+    def call(self, x):
+        return ops.real(x * ops.conj(x))
+
+
+def test_a_model_takes_complex_numbers():
+    inputs = keras.Input((3,), dtype="complex64")
+    power = _Power(autocast=False)(inputs)
+    assert power.dtype == "float32"
+    model = keras.Model(inputs, keras.layers.Dense(1)(power))
+    model.compile("sgd", "mse")
+    x = (RNG.normal(size=(8, 3)) + 1j * RNG.normal(size=(8, 3))) * 0.5
+    x = x.astype("complex64")
+    y = np.abs(x).sum(1, keepdims=True) ** 2
+    losses = model.fit(x, y, epochs=20, batch_size=5, verbose=0).history["loss"]
+    assert losses[-1] < losses[0] / 2
+    w, b = model.get_weights()
+    np.testing.assert_allclose(
+        model.predict(x, verbose=0), np.abs(x) ** 2 @ w + b, rtol=1e-4
+    )

@@ -315,9 +315,7 @@ def compute_output_spec(fn, *args, **kwargs):
                 return x
             dims = [unknown_dimension if d is None else d for d in x.shape]
             # Lazy, but with a buffer and a value should `fn` read it.
-            return Tensor.ones(*dims, dtype=to_tinygrad_dtype(x.dtype)).clone(
-                device=get_device()
-            )
+            return cast(Tensor.ones(*dims), x.dtype).clone(device=get_device())
 
         return fn(
             *tree.map_structure(placeholder, args),

@@ -83,9 +83,11 @@ class CompiledStep:
         """Runs the step.
 
         Args:
-            inputs: Nested structure of NumPy arrays, `Tensor`s, `None` and
-                hashable Python values. A function of another structure, or
-                of other shapes, dtypes or Python values, is traced anew.
+            inputs: Nested structure of NumPy arrays, `Tensor`s,
+                `ComplexTensor`s, `None` and hashable Python values. A
+                function of another structure, or of other shapes, dtypes or
+                Python values, is traced anew. It gets a `ComplexTensor` for
+                an array of complex numbers.
             key: Hashable value of what else the function depends on.
 
         Returns:
@@ -123,9 +125,32 @@ def _structure(value):
 def _describe(leaf):
     if isinstance(leaf, (np.ndarray, np.generic)):
         return (np.ndarray, leaf.shape, leaf.dtype)
-    if isinstance(leaf, Tensor):
-        return (Tensor, leaf.shape, leaf.dtype, leaf.device)
+    if isinstance(leaf, (Tensor, ComplexTensor)):
+        return (type(leaf), leaf.shape, leaf.dtype, leaf.device)
     return (type(leaf), leaf)
+
+
+def _is_complex(leaf):
+    return isinstance(leaf, ComplexTensor) or (
+        isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind == "c"
+    )
+
+
+def _parts(leaves, pairs):
+    """Returns the leaves, with two parts of those that are pairs."""
+    parts = []
+    for leaf, pair in zip(leaves, pairs):
+        parts += (leaf.real, leaf.imag) if pair else (leaf,)
+    return parts
+
+
+def _whole(parts, pairs):
+    """Takes what `_parts` took apart together again."""
+    parts = iter(parts)
+    return [
+        ComplexTensor(next(parts), next(parts)) if pair else next(parts)
+        for pair in pairs
+    ]
 
 
 def _give_own_buffers(slots):
@@ -170,15 +195,18 @@ class _Capture:
 
     @disable_gc()
     def __init__(self, fn, inputs, leaves, device):
-        self._feeds = [_make_feed(leaf, device) for leaf in leaves]
+        self._complex_inputs = list(map(_is_complex, leaves))
+        parts = _parts(leaves, self._complex_inputs)
+        self._feeds = [_make_feed(part, device) for part in parts]
         slots = tracing.tracked_states()
         _give_own_buffers(slots)
         _give_randomness_state(device)
         _flush_effects()
         arguments = [
-            _constant(leaf, device) if feed is None else Tensor(feed.uop)
-            for leaf, feed in zip(leaves, self._feeds)
+            _constant(part, device) if feed is None else Tensor(feed.uop)
+            for part, feed in zip(parts, self._feeds)
         ]
+        arguments = _whole(arguments, self._complex_inputs)
         arguments = tree.pack_sequence_as(inputs, arguments)
         with tracing.Trace() as trace:
             outputs, updates = fn(arguments)
@@ -234,9 +262,7 @@ class _Capture:
         results = tree.flatten(outputs)
         self._structure = tree.pack_sequence_as(outputs, range(len(results)))
         self._complex = [isinstance(x, ComplexTensor) for x in results]
-        leaves = []
-        for x, pair in zip(results, self._complex):
-            leaves += (x.real, x.imag) if pair else (x,)
+        leaves = _parts(results, self._complex)
         wanted = [
             x.uop
             for x in leaves
@@ -281,7 +307,8 @@ class _Capture:
     def run(self, leaves):
         plan = self.plan
         position = 0
-        for feed, leaf in zip(self._feeds, leaves):
+        parts = _parts(leaves, self._complex_inputs)
+        for feed, leaf in zip(self._feeds, parts):
             if feed is not None:
                 plan.bind(position, feed.load(leaf))
                 position += 1
@@ -289,14 +316,11 @@ class _Capture:
             state.bind(plan)
         made = plan.launch()
         bases = list(map(buffer_uop, made))
-        values = iter(
+        values = [
             value if source is None else tensor_of(shaped(bases[value], source))
             for value, source in self._outputs
-        )
-        results = [
-            ComplexTensor(next(values), next(values)) if pair else next(values)
-            for pair in self._complex
         ]
+        results = _whole(values, self._complex)
         return tree.pack_sequence_as(self._structure, results)
 
 
