@@ -291,3 +291,17 @@ def test_gradients_of_statistics():
     for name in ("kron", "outer", "inner"):
         check_gradient(getattr(ops, name), x, x[:2] + 1)
     check_gradient(lambda t: ops.bincount([0, 2, 2], t, 5), w[:3])
+
+
+@pytest.mark.parametrize(
+    "source", ["float16", "bfloat16", "float32", "float64"]
+)
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
+def test_casts_to_narrow_integers_saturate(source, dtype):
+    x = np.array([-1e5, -3.7, -0.5, 0, 3.7, 1e5, -np.inf, np.inf, np.nan])
+    x = ops.convert_to_numpy(ops.cast(x, source)).astype("float64")
+    limits = np.iinfo(dtype)
+    expected = np.trunc(np.clip(x, limits.min, limits.max))
+    found = ops.convert_to_numpy(ops.cast(ops.cast(x, source), dtype))
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, np.nan_to_num(expected))

@@ -198,6 +198,11 @@ def uninitialized_variables():
     return global_state.get_global_attribute("uninitialized_variables", [])
 
 
+_NARROW_INTEGERS = tuple(
+    map(to_tinygrad_dtype, ("int8", "uint8", "int16", "uint16"))
+)
+
+
 def convert_to_tensor(x, dtype=None, sparse=None, ragged=None):
     if sparse:
         raise ValueError("`sparse=True` is not supported with tinygrad backend")
@@ -216,6 +221,8 @@ def convert_to_tensor(x, dtype=None, sparse=None, ragged=None):
         if x.dtype != target and not x.is_floating_point():
             # Integers and booleans carry no gradient back.
             x = x.detach()
+        if target in _NARROW_INTEGERS and x.is_floating_point():
+            x = _saturated(x, target)
         return x.cast(target)
     if isinstance(x, KerasTensor):
         raise ValueError(
@@ -246,6 +253,19 @@ def convert_to_tensor(x, dtype=None, sparse=None, ragged=None):
     return from_numpy(array.astype(_numpy_dtype(dtype)), get_device()).cast(
         target
     )
+
+
+def _saturated(x, dtype):
+    """Clips numbers to an integer dtype's range, as jax's cast does.
+
+    C leaves undefined what a number out of range becomes. It wraps around, or
+    not, as the compiler sees fit, and so would a negative zero point of
+    quantized weights.
+    """
+    x = x.detach()
+    # The limits need not be numbers of a narrow dtype.
+    x = x if x.dtype.itemsize >= 4 else x.float()
+    return x.ne(x).where(0, x.clip(dtype.min, dtype.max))
 
 
 def _python_scalar_dtype(x):
