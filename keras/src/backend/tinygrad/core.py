@@ -961,9 +961,11 @@ class custom_gradient:
         declared = custom_vjp(
             [results[i] for i in floating], [args[i] for i in inputs], vjp
         )
+        # Not in `results`, which `vjp` holds.
+        returned = list(results)
         for i, result in zip(floating, declared):
-            results[i] = result
-        return tree.pack_sequence_as(outputs, results)
+            returned[i] = result
+        return tree.pack_sequence_as(outputs, returned)
 
 
 def _is_array(x):

@@ -213,12 +213,12 @@ def erfc(x):
 
 def erfinv(x):
     """Inverse of `erf`, elementwise: infinite at -1 and 1, NaN beyond."""
-    (y,) = custom_vjp(
-        [_compute(_erfinv, x)],
-        [x],
-        lambda grads: [grads[0] * (math.sqrt(math.pi) / 2) * y.square().exp()],
-    )
-    return y
+
+    def vjp(grads):
+        slope = (math.sqrt(math.pi) / 2) * erfinv(x).square().exp()
+        return [grads[0] * slope]
+
+    return custom_vjp([_compute(_erfinv, x)], [x], vjp)[0]
 
 
 def erfinv_from_tail(tail):

@@ -67,7 +67,9 @@ def custom_vjp(outputs, inputs, vjp):
         vjp: Function of a list with one cotangent for each output: a `Tensor`
             of its shape and dtype, or `None` where none arrives (an only
             output always gets one). It returns a list with one `Tensor` of
-            the input's shape, or `None`, for each input.
+            the input's shape, or `None`, for each input. It must not hold
+            what is returned here: the graph holds the function, and tinygrad
+            the graph, so that neither would ever be freed.
 
     Returns:
         List of `Tensor`s with the values of `outputs`.

@@ -150,6 +150,10 @@ def apply():
     # (255 / x) * y must not become (1 / x) * (255 * y), which may be 254.99998
     # where x is y: such a quotient is one operation.
     ops_module.python_alu[Ops.FDIV] = _quotient
+    # tinygrad's constant NaN equals itself: `isnan` of a choice between NaN
+    # and a number would be folded to False.
+    ops_module.python_alu[Ops.CMPNE] = _differ
+    ops_module.python_alu[Ops.CMPEQ] = lambda a, b: not _differ(a, b)
     rangeify_module.earliest_rewrites = _QUOTIENTS + _original(
         rangeify_module, "earliest_rewrites"
     )
@@ -158,6 +162,10 @@ def apply():
 def _quotient(a, b):
     with np.errstate(all="ignore"):
         return float(np.float64(a) / np.float64(b))
+
+
+def _differ(a, b):
+    return a != b or (isinstance(a, float) and math.isnan(a))
 
 
 def _divided(number, x):

@@ -163,9 +163,10 @@ def declare(results, inputs, vjp):
     """
     to = [i for i, t in enumerate(inputs) if t.is_floating_point()]
     of = [i for i, t in enumerate(results) if t.is_floating_point()]
+    count = len(results)
 
     def floating_vjp(cotangents):
-        arrived = [None] * len(results)
+        arrived = [None] * count
         for i, cotangent in zip(of, cotangents):
             arrived[i] = cotangent
         gradients = vjp(arrived)

@@ -64,12 +64,12 @@ def sigmoid(x):
 
 def stable_sigmoid(x):
     """Sigmoid of a float32 or float64 tensor."""
-    (y,) = custom_vjp(
-        [(1 + x.neg().exp()).reciprocal()],
-        [x],
-        lambda grads: [grads[0] * y * (1 - y)],
-    )
-    return y
+
+    def vjp(grads):
+        y = stable_sigmoid(x)
+        return [grads[0] * y * (1 - y)]
+
+    return custom_vjp([(1 + x.neg().exp()).reciprocal()], [x], vjp)[0]
 
 
 def sparse_sigmoid(x):
@@ -222,34 +222,38 @@ def softmax(x, axis=-1):
     x = to_float_tensor(x, "softmax")
     if axis is not None:
         axis = canonicalize_axis(axis, max(x.ndim, 1))
-    wide = widen(x)
-    exp = _below_maximum(wide, axis).exp()
+    return _stable_softmax(widen(x), axis).cast(x.dtype)
+
+
+def _stable_softmax(x, axis):
+    exp = _below_maximum(x, axis).exp()
     total = exp.sum(axis=axis, keepdim=True)
-    (y,) = custom_vjp(
-        # tinygrad takes x / x for one, whatever x is.
-        [exp if total.shape == exp.shape else exp / total],
-        [wide],
-        lambda grads: [
-            y * (grads[0] - (grads[0] * y).sum(axis=axis, keepdim=True))
-        ],
-    )
-    return y.cast(x.dtype)
+
+    def vjp(grads):
+        y = _stable_softmax(x, axis)
+        return [y * (grads[0] - (grads[0] * y).sum(axis=axis, keepdim=True))]
+
+    # tinygrad takes x / x for one, whatever x is.
+    y = exp if total.shape == exp.shape else exp / total
+    return custom_vjp([y], [x], vjp)[0]
 
 
 def log_softmax(x, axis=-1):
     x = to_float_tensor(x, "log_softmax")
     if axis is not None:
         axis = canonicalize_axis(axis, max(x.ndim, 1))
-    wide = widen(x)
-    shifted = _below_maximum(wide, axis)
-    (y,) = custom_vjp(
-        [shifted - shifted.exp().sum(axis=axis, keepdim=True).log()],
-        [wide],
-        lambda grads: [
-            grads[0] - y.exp() * grads[0].sum(axis=axis, keepdim=True)
-        ],
-    )
-    return y.cast(x.dtype)
+    return _stable_log_softmax(widen(x), axis).cast(x.dtype)
+
+
+def _stable_log_softmax(x, axis):
+    shifted = _below_maximum(x, axis)
+
+    def vjp(grads):
+        y = _stable_log_softmax(x, axis)
+        return [grads[0] - y.exp() * grads[0].sum(axis=axis, keepdim=True)]
+
+    y = shifted - shifted.exp().sum(axis=axis, keepdim=True).log()
+    return custom_vjp([y], [x], vjp)[0]
 
 
 def sparsemax(x, axis=-1):
