@@ -81,7 +81,6 @@ README_FIGURES = {
     "peak_mb": "peak memory, MB",
 }
 README_COMMAND = "bash shell/bench.sh --write"
-README_BUSY_COMMAND = "bash shell/bench.sh --busy-core --write"
 CHART = pathlib.Path(__file__).with_name("train_step.png")
 
 
@@ -238,31 +237,22 @@ def readme_table(report):
     results = report["results"]
     backends = list(next(iter(results.values())))
     order = " / ".join(backends)
-    busy = report["busy_core"]
-    machine = report["machine"] + ", one kept busy by another process" * busy
-    columns = {
-        key: title
-        for key, title in README_FIGURES.items()
-        if key.endswith("_ms") or not busy
-    }
+    chart = CHART.relative_to(ROOT).as_posix()
     lines = [
-        f"Each cell is {order}. {report['date']}, {machine}, "
+        f"Each cell is {order}. {report['date']}, {report['machine']}, "
         f"Python {report['python']}, {report['versions']}.",
         "",
-        "| model | " + " | ".join(columns.values()) + " |",
-        "|---|" + "--:|" * len(columns),
+        "| model | " + " | ".join(README_FIGURES.values()) + " |",
+        "|---|" + "--:|" * len(README_FIGURES),
     ]
     for model, by_backend in results.items():
         cells = [
             " / ".join(_cell(by_backend[b], key, _rounded) for b in backends)
-            for key in columns
+            for key in README_FIGURES
         ]
         lines.append(f"| {model} | " + " | ".join(cells) + " |")
     lines += _incomplete(results)
-    if not busy:
-        chart = CHART.relative_to(ROOT).as_posix()
-        lines += ["", f"![Training steps by backend]({chart})"]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", f"![Training steps by backend]({chart})"])
 
 
 def _incomplete(results):
@@ -384,10 +374,12 @@ def main():
         "--write", action="store_true", help="write README's table and chart"
     )
     arguments = parser.parse_args()
+    busy = arguments.busy_core
+    if busy and arguments.write:
+        parser.error("README's table is of idle cores: --write or --busy-core")
     pythons = {
         b: _environment(b, arguments.environments) for b in arguments.backends
     }
-    busy = arguments.busy_core
     with _busy_core() if busy else contextlib.nullcontext():
         results = _run(
             arguments.models, arguments.backends, pythons, arguments.limit
@@ -401,10 +393,8 @@ def main():
     _chart(results, arguments.output / "bench.png")
     print(f"Written to {arguments.output}")
     if arguments.write:
-        command = README_BUSY_COMMAND if busy else README_COMMAND
-        readme_section.write(command, readme_table(report))
-        if not busy:
-            _chart(results, CHART)
+        readme_section.write(README_COMMAND, readme_table(report))
+        _chart(results, CHART)
     found = [f"losses disagree: {x}" for x in _disagreements(results)]
     # What somebody else's backend cannot do is a result, no failure.
     found += [

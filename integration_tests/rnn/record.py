@@ -18,8 +18,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from integration_tests import environments
+
 RECORD = Path(__file__).with_name("record.json")
-REPOSITORY = Path(__file__).resolve().parents[2]
 BACKENDS = ("torch", "jax")
 
 
@@ -32,7 +33,7 @@ def _ask(backend, python):
     """Runs all cases on a backend, in a process of its own."""
     result = subprocess.run(
         [python, "-m", "integration_tests.rnn.record", "--answer", backend],
-        cwd=REPOSITORY,
+        cwd=environments.REPOSITORY,
         env={**os.environ, "KERAS_BACKEND": backend},
         stdout=subprocess.PIPE,
         check=True,

@@ -86,11 +86,12 @@ def _compute(roots):
         raise Unsupported("several devices, or a shape that is not known")
     is_large = len(graph) >= pieces.LARGE and not graph.effects
     asked, nodes = roots, graph.nodes() if is_large else ()
-    if is_large and graph.key not in _plans:
+    entry = _plans.get(graph.key)
+    if entry is None and is_large:
         roots = pieces.shorten(roots, nodes, _compute)
         if roots is not asked:
             graph = canonicalize(roots)
-    entry = _plans.get(graph.key)
+            entry = _plans.get(graph.key)
     if entry is None:
         entry = _plans[graph.key] = _Entry(roots, graph)
         if len(_plans) > _CAPACITY:
