@@ -125,7 +125,7 @@ def section(record):
     run = record[UNCHANGED]
     rows = [["", *(HEADINGS[outcome] for outcome in COLUMNS)]]
     for part, counts in run["tally"].items():
-        rows.append([f"`{part}`", *(counts[outcome] for outcome in COLUMNS)])
+        rows.append([part, *(counts[outcome] for outcome in COLUMNS)])
     counts = total(run)
     rows.append(["all", *(counts[outcome] for outcome in COLUMNS)])
     table = [_table_row(row) for row in rows]
