@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+REQUIREMENTS = "integration_tests/upstream/requirements.txt"
 
 
 class BackendError(Exception):
@@ -32,9 +33,13 @@ class Reference:
     Args:
         backend: Name of the backend, `"numpy"`, `"torch"` or `"jax"`.
         python: Interpreter whose environment has that backend's packages.
+
+    Raises:
+        RuntimeError: From every method, if it lacks one.
     """
 
     def __init__(self, backend, python=sys.executable):
+        self._named = f"Keras' {backend} backend in {python}"
         self._process = subprocess.Popen(
             [python, "-m", "integration_tests.ops.reference"],
             cwd=REPOSITORY,
@@ -83,7 +88,15 @@ class Reference:
     def _ask(self, request):
         _send(self._process.stdin, request)
         value, error = _receive(self._process.stdout)
-        return value if error is None else BackendError(*error)
+        if error is None:
+            return value
+        failed = BackendError(*error)
+        if "ImportError" in failed.classes:
+            raise RuntimeError(
+                f"{self._named} is no reference: {failed}. Install what it "
+                f"needs: pip install -r {REQUIREMENTS}"
+            )
+        return failed
 
     def close(self):
         self._process.stdin.close()
