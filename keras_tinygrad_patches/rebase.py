@@ -344,7 +344,9 @@ class _Rebase:
         written = read_written(self.project)[1]
         edits = find_edits(self.project.root, expected, written)
         # Edits were refused at the start: these are files that were added.
-        added = sorted(set(edits.changed) & expected.keys() - set(written))
+        added = sorted(
+            set(edits.changed) & expected.keys() - set(written or {})
+        )
         if added:
             raise Failure(
                 "The new release has files of its own where some were added "

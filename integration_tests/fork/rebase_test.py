@@ -58,6 +58,17 @@ def test_replays_onto_a_release(fork):
     assert "up to date" in fork.run("vendor")
 
 
+def test_a_fresh_checkout_is_moved(fork):
+    backend = fork.read(BACKEND)
+    shutil.rmtree(fork.root / ".vendor")
+    shutil.rmtree(fork.root / "keras")
+    write_files(fork.root, {BACKEND: backend})
+    fork.publish("1.1", MOVED)
+    fork.run("rebase", "1.1")
+    assert fork.read(CONFIG).startswith("FIRST = 1\n")
+    assert "up to date" in fork.run("status")
+
+
 def test_follows_a_file_that_was_renamed(fork):
     fork.publish("1.1", {LAYER: None, "keras/src/moved.py": UPSTREAM[LAYER]})
     printed = fork.run("rebase", "1.1")
