@@ -55,6 +55,17 @@ def test_in_top_k_of_what_is_no_class():
         np.testing.assert_array_equal(found, expected)
 
 
+def test_classes_and_segments_beyond_a_narrow_dtype():
+    predictions = np.arange(600.0).reshape(2, 300)
+    for dtype in ("int8", "uint8"):
+        targets = ops.convert_to_tensor(np.array([99, 100], dtype))
+        found = array(ops.in_top_k(targets, predictions, 200))
+        np.testing.assert_array_equal(found, [False, True])
+    ids = ops.convert_to_tensor(np.array([0, -1, 3], "int8"))
+    sums = array(ops.segment_sum(np.ones(3), ids, 200))
+    assert sums.shape == (200,) and np.nonzero(sums)[0].tolist() == [0, 3]
+
+
 REDUCTIONS = {
     "segment_sum": (np.sum, 0),
     "segment_max": (np.max, -np.inf),

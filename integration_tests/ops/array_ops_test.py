@@ -77,6 +77,19 @@ def test_numpy_scalars_of_more_bits_are_arrays():
     assert backend.standardize_dtype(y.dtype) == "uint8"
 
 
+def test_integers_out_of_range_of_a_dtype():
+    assert dtype_of(ops.convert_to_tensor([1, 2**31 - 1])) == "int32"
+    wide = ops.convert_to_tensor([[1], [-(2**40)]])
+    assert dtype_of(wide) == "int64"
+    assert read(wide).tolist() == [[1], [-(2**40)]]
+    assert read(ops.convert_to_tensor([-1, 7], "uint8")).tolist() == [255, 7]
+    for x in (300, [300], 300.0, -300, [[1, -300]], 2**40):
+        with pytest.raises(OverflowError, match="holds integers from 0 to 255"):
+            ops.convert_to_tensor(x, "uint8")
+    with pytest.raises(ValueError, match="NaN"):
+        ops.convert_to_tensor(float("nan"), "int32")
+
+
 def test_comparisons_leave_the_promotion_of_keras_alone():
     dtypes._least_upper_bound.cache_clear()
     ops.equal(np.ones(2, "int32"), 0.5)
@@ -110,6 +123,8 @@ FAILURES = {
     "concatenate": (ValueError, lambda: ops.concatenate([X, X[:, :2]])),
     "stack": (ValueError, lambda: ops.stack([X, X[:1]])),
     "split": (ValueError, lambda: ops.split(X, 2, axis=1)),
+    "no sections": (ValueError, lambda: ops.split(X, 0)),
+    "unstack": (ValueError, lambda: ops.unstack(X, axis=2)),
     "take": (IndexError, lambda: ops.take(X, np.array([2]), axis=0)),
     "take one": (IndexError, lambda: ops.take(X, -3, axis=0)),
     "matmul": (ValueError, lambda: ops.matmul(X, X)),
@@ -163,6 +178,26 @@ def test_indices_of_tensors_out_of_bounds_read_nan():
     np.testing.assert_array_equal(values, [1, 1, np.nan, np.nan])
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
+def test_indices_of_narrow_dtypes(dtype):
+    last = 100 if dtype.endswith("8") else 30000
+    x = np.arange(2 * last + 7)
+    index = ops.convert_to_tensor(np.array([5, last], dtype))
+    assert read(ops.take(x, index)).tolist() == [5, last]
+    assert read(ops.take_along_axis(x, index, 0)).tolist() == [5, last]
+    if dtype.startswith("int"):
+        assert read(ops.take(x, -index)).tolist() == [
+            2 * last + 2,
+            last + 7,
+        ]
+    parts = [read(p).tolist() for p in ops.unravel_index(index, (9, 2 * last))]
+    assert parts == [[0, 0], [5, last]]
+    assert dtype_of(ops.unravel_index(index, (9, 2 * last))[0]) == dtype
+    places = ops.convert_to_tensor(np.array([[20, 20], [19, 0]], dtype))
+    written = read(ops.scatter(places, np.array([1.0, 2.0]), (21, 1700)))
+    assert np.argwhere(written).tolist() == [[19, 0], [20, 20]]
+
+
 def test_out_of_bounds_has_no_gradient():
     x = ops.convert_to_tensor(np.array([1.0, 2, 3], "float32"))
     index = ops.convert_to_tensor(np.array([0, 0, 7, -1], "int32"))
@@ -178,6 +213,11 @@ def test_take_with_an_index_of_several_axes(axis):
     np.testing.assert_array_equal(
         read(ops.take(x, index, axis)), np.take(x, index, axis)
     )
+
+
+def test_sections_may_be_a_number_of_numpys():
+    pieces = ops.split(np.arange(6), np.int64(3))
+    assert [read(p).tolist() for p in pieces] == [[0, 1], [2, 3], [4, 5]]
 
 
 # Products.
@@ -258,6 +298,17 @@ def test_quantiles(name, axis, method):
         np.testing.assert_allclose(
             read(getattr(ops, name)(x, q, **arguments)),
             getattr(np, name)(x, q, **arguments),
+        )
+
+
+@pytest.mark.parametrize("name", ["percentile", "nanpercentile"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_percentiles_at_elements(name, dtype):
+    x = np.arange(11, dtype=dtype)
+    for q in (70, [0.0, 30, 70, 100], np.arange(0, 101, 10)):
+        np.testing.assert_array_equal(
+            read(getattr(ops, name)(x, q, method="lower")),
+            np.true_divide(q, 10),
         )
 
 

@@ -207,6 +207,12 @@ def test_gradient_of_ssim():
     )
 
 
+def test_psnr_of_unsigned_integers_is_that_of_numbers():
+    x1, x2 = np.array([250, 3], "uint8"), np.array([255, 1], "uint8")
+    found = float(ops.psnr(x1, x2, 255))
+    assert found == pytest.approx(10 * np.log10(255**2 / 14.5))
+
+
 def test_moments_of_float16_do_not_overflow():
     x = np.full((100, 2), 300, "float16")
     x[::2] = -300

@@ -86,6 +86,23 @@ def test_scan_matches_a_plain_loop(road):
     assert to_numpy(ys["count"]).tolist() == [5, 4, 3, 2, 1, 0]
 
 
+def test_no_steps_give_empty_results():
+    state = keras.Variable(np.zeros(2))
+
+    def step(carry, x):
+        state.assign_add(x)
+        return carry + x, (x * 2, ops.cast(x[0], "int32"))
+
+    carry, (doubled, first) = ops.scan(step, np.ones(2), np.ones((0, 2)))
+    np.testing.assert_array_equal(carry, [1, 1])
+    assert doubled.shape == (0, 2) and first.shape == (0,)
+    assert backend.standardize_dtype(first.dtype) == "int32"
+    np.testing.assert_array_equal(state, [0, 0])
+    for name in ("map", "vectorized_map"):
+        mapped = getattr(ops, name)(lambda x: x[None] + 1, np.ones((0, 2)))
+        assert mapped.shape == (0, 1, 2)
+
+
 def test_body_is_traced_once_and_compiled_once():
     calls = []
 

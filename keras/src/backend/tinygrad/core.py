@@ -231,16 +231,50 @@ def convert_to_tensor(x, dtype=None, sparse=None, ragged=None):
             f"Received: x={x}"
         )
     if isinstance(x, (bool, int, float)):
-        if dtype is None:
-            dtype = _python_scalar_dtype(x)
-        return Tensor(x, dtype=to_tinygrad_dtype(dtype))
+        target = to_tinygrad_dtype(dtype or _python_scalar_dtype(x))
+        if tinygrad_dtypes.is_int(target):
+            x = int(x)
+            _check_in_range(x, x, target)
+        return Tensor(x, dtype=target)
     if isinstance(x, (list, tuple)):
         leaves = tree.flatten(x)
         if any(is_tensor(e) or isinstance(e, Variable) for e in leaves):
             return _stack(x, dtype)
-        if dtype is None:
-            dtype = result_type(*[getattr(e, "dtype", type(e)) for e in leaves])
+        return _from_list(x, leaves, dtype)
+    return _from_array(x, np.asarray(x), dtype)
+
+
+def _from_list(x, leaves, dtype):
+    """Converts a nested sequence of numbers."""
     array = np.asarray(x)
+    whole = array.size and array.dtype.kind in "iu"
+    bounds = (int(array.min()), int(array.max())) if whole else (0, 0)
+    if dtype is None:
+        dtype = result_type(*[getattr(e, "dtype", type(e)) for e in leaves])
+        if dtype == "int32" and not -(2**31) <= bounds[0] <= bounds[1] < 2**31:
+            dtype = standardize_dtype(array.dtype)
+    target = to_tinygrad_dtype(dtype)
+    if tinygrad_dtypes.is_int(target):
+        _check_in_range(*bounds, target)
+    return _from_array(x, array, dtype)
+
+
+def _check_in_range(least, greatest, dtype):
+    """Raises for Python integers that a dtype does not hold.
+
+    Negative ones of unsigned dtypes wrap around, as with torch.
+    """
+    low = dtype.min or -(1 << (dtype.bitsize - 1))
+    if not low <= least <= greatest <= dtype.max:
+        raise OverflowError(
+            f"{greatest if greatest > dtype.max else least} is out of range "
+            f"for dtype {standardize_dtype(dtype)}, which holds integers from "
+            f"{dtype.min} to {dtype.max}. Choose another dtype."
+        )
+
+
+def _from_array(x, array, dtype):
+    """Converts what NumPy makes of `x`."""
     if array.dtype == object or array.dtype.kind in "USmM":
         raise ValueError(
             "Cannot convert the value to a tensor of the tinygrad backend: "
@@ -440,6 +474,8 @@ def scan(f, init, xs=None, length=None, reverse=False, unroll=1):
             f"dimensions {[x.shape[0] for x in _leaves(xs)]} and "
             f"length={length}"
         )
+    if counts[0] == 0:
+        return _scan_no_step(f, carry, xs)
     if in_symbolic_scope():
         return _scan_one_step(f, carry, xs, counts[0])
     if unroll is not True and unroll < counts[0]:
@@ -470,6 +506,19 @@ def _pack(structure, leaves):
     return tree.map_structure(
         lambda x: None if x is None else next(leaves), structure
     )
+
+
+def _scan_no_step(f, carry, xs):
+    """Traces a step, without effects, for the shapes of its results."""
+
+    def zeros(dims, like):
+        return convert_to_tensor(np.zeros(dims), like.dtype)
+
+    slices = [zeros(x.shape[1:], x) for x in _leaves(xs)]
+    with StatelessScope():
+        _, y = f(carry, _pack(xs, slices))
+    y = _to_tensors(y)
+    return carry, _pack(y, [zeros((0, *x.shape), x) for x in _leaves(y)])
 
 
 def _scan_one_step(f, carry, xs, count):
@@ -625,16 +674,19 @@ def _take_loss(loss):
 
 
 def associative_scan(f, elems, reverse=False, axis=0):
+    # Imported at use: the numpy package imports this module.
+    from keras.src.backend.tinygrad.numpy.common import canonicalize_axis
+
     if not callable(f):
         raise TypeError(f"`f` should be a callable. Received: f={f}")
     leaves = [convert_to_tensor(x) for x in tree.flatten(elems)]
-    counts = [x.shape[axis] for x in leaves]
+    axes = [canonicalize_axis(axis, x.ndim) for x in leaves]
+    counts = [x.shape[axis] for x, axis in zip(leaves, axes)]
     if len(set(counts)) > 1:
         raise ValueError(
             "Array inputs to associative_scan must have the same "
             f"first dimension. (saw: {[tuple(x.shape) for x in leaves]})"
         )
-    axes = [axis % x.ndim for x in leaves]
 
     def combine(a, b):
         packed = [tree.pack_sequence_as(elems, v) for v in (a, b)]
@@ -755,7 +807,7 @@ def scatter_update(inputs, indices, updates, reduction=None):
             "`scatter_update` does not support complex tensors with the "
             f"tinygrad backend. Received: inputs.shape={inputs.shape}"
         )
-    indices = convert_to_tensor(indices)
+    indices = index_tensor(indices)
     updates = convert_to_tensor(updates, dtype=inputs.dtype)
     depth = indices.shape[-1] if indices.ndim else 0
     indexed, rest = inputs.shape[:depth], inputs.shape[depth:]
@@ -778,6 +830,16 @@ def scatter_update(inputs, indices, updates, reduction=None):
 
 def _prod(dims):
     return int(np.prod(dims, dtype=np.int64))
+
+
+def index_tensor(indices):
+    """Converts indices to a signed dtype in which sizes of axes are numbers."""
+    index = convert_to_tensor(indices)
+    if index.is_floating_point() or index.dtype.itemsize < 4:
+        return cast(index, "int32")
+    if index.dtype in tinygrad_dtypes.uints:
+        return cast(index, "int64")
+    return index
 
 
 def _ravel_index(indices, dims):
@@ -863,8 +925,11 @@ def stop_gradient(variable):
 
 
 def unstack(x, num=None, axis=0):
+    # Imported at use: the numpy package imports this module.
+    from keras.src.backend.tinygrad.numpy.common import canonicalize_axis
+
     x = convert_to_tensor(x)
-    axis = axis % x.ndim
+    axis = canonicalize_axis(axis, x.ndim)
     if num is not None and num != x.shape[axis]:
         raise ValueError(
             f"`num` must be the size of axis {axis}, which is "

@@ -13,6 +13,7 @@ from keras.src.backend.tinygrad.complex import accept_complex
 from keras.src.backend.tinygrad.core import cast
 from keras.src.backend.tinygrad.core import convert_to_numpy
 from keras.src.backend.tinygrad.core import convert_to_tensor
+from keras.src.backend.tinygrad.core import index_tensor
 from keras.src.backend.tinygrad.core import to_tinygrad_dtype
 from keras.src.backend.tinygrad.engine.host_call import float_host_call
 from keras.src.backend.tinygrad.engine.host_call import host_call
@@ -41,7 +42,7 @@ def segment_prod(data, segment_ids, num_segments=None, sorted=False):
 
 def _segment_reduce(reduction, data, segment_ids, num_segments):
     data = convert_to_tensor(data)
-    segment_ids = convert_to_tensor(segment_ids)
+    segment_ids = index_tensor(segment_ids)
     if num_segments is None:
         num_segments = int(convert_to_numpy(segment_ids).max(initial=-1)) + 1
     num_segments = to_int("num_segments", num_segments, 0)
@@ -120,7 +121,7 @@ def _largest_of_many(x, k):
 
 
 def in_top_k(targets, predictions, k):
-    targets = convert_to_tensor(targets)
+    targets = index_tensor(targets)
     predictions = convert_to_tensor(predictions)
     if targets.ndim != 1 or predictions.shape[:-1] != targets.shape:
         raise ValueError(

@@ -69,7 +69,7 @@ def sparse_categorical_crossentropy(target, output, from_logits=False, axis=-1):
             "Received: "
             f"output.shape={output.shape}"
         )
-    axis = axis % output.ndim
+    axis = canonicalize_axis(axis, output.ndim)
     if target.ndim == output.ndim and target.shape[axis] == 1:
         target = target.squeeze(axis)
     if target.shape != output.shape[:axis] + output.shape[axis + 1 :]:
@@ -130,6 +130,7 @@ def psnr(x1, x2, max_val):
             f"Input shapes {x1.shape} and {x2.shape} must "
             "match for PSNR calculation. "
         )
-    max_val = to_float_tensor(convert_to_tensor(max_val, dtype=x2.dtype))
-    error = to_float_tensor(x1 - x2).square().mean()
+    max_val = to_float_tensor(max_val)
+    # Differences of unsigned integers would wrap around.
+    error = (to_float_tensor(x1) - to_float_tensor(x2)).square().mean()
     return 20 * max_val.log10() - 10 * error.log10()

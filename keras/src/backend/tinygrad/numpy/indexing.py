@@ -4,9 +4,9 @@ import numpy as np
 from tinygrad import Tensor
 from tinygrad import dtypes as tinygrad_dtypes
 
-from keras.src.backend.tinygrad.core import cast
 from keras.src.backend.tinygrad.core import convert_to_numpy
 from keras.src.backend.tinygrad.core import convert_to_tensor
+from keras.src.backend.tinygrad.core import index_tensor
 from keras.src.backend.tinygrad.engine.indexing import gather_rows
 from keras.src.backend.tinygrad.numpy.common import along
 from keras.src.backend.tinygrad.numpy.common import canonicalize_axis
@@ -26,7 +26,7 @@ def take(x, indices, axis=None):
     total = x.shape[axis]
     if isinstance(indices, int):
         _check_in_range("take", np.asarray(indices), total)
-        return x[along(axis, indices)]
+        return x[along(axis, int(indices))]
     index, inside = _to_index("take", indices, total)
     rows = x.permute(axis, *[a for a in range(x.ndim) if a != axis])
     taken = gather_rows(rows, index)
@@ -95,11 +95,7 @@ def _to_index(name, indices, total):
             _check_in_range(name, known, total)
             index = np.where(known < 0, known + total, known)
             return convert_to_tensor(index, "int32"), None
-    index = convert_to_tensor(indices)
-    if is_float(index):
-        index = cast(index, "int32")
-    elif index.dtype in tinygrad_dtypes.uints or dtype_of(index) == "bool":
-        index = cast(index, "int64" if index.dtype.itemsize > 2 else "int32")
+    index = index_tensor(indices)
     index = (index < 0).where(index + total, index)
     inside = (index > -1) & (index < total)
     return inside.where(index, 0), inside
@@ -127,13 +123,14 @@ def nonzero(x):
 
 
 def unravel_index(indices, shape):
-    index = convert_to_tensor(indices)
+    indices = convert_to_tensor(indices)
+    index = index_tensor(indices)
     shape = [to_int("shape", n, 0) for n in to_ints(shape)]
     total = int(np.prod(shape, dtype="int64"))
     index = (index < 0).where(index + total, index)
     parts = []
     for s in reversed(shape):
-        parts.append((index % s).cast(convert_to_tensor(indices).dtype))
+        parts.append((index % s).cast(indices.dtype))
         index = index // s
     return tuple(reversed(parts))
 

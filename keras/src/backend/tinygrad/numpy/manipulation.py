@@ -267,28 +267,25 @@ def split(x, indices_or_sections, axis=0):
     x = convert_to_tensor(x)
     axis = canonicalize_axis(axis, x.ndim)
     total = x.shape[axis]
-    if isinstance(indices_or_sections, int):
-        if total % indices_or_sections:
+    if np.ndim(indices_or_sections) == 0:
+        sections = to_int("indices_or_sections", indices_or_sections, 1)
+        if total % sections:
             raise ValueError(
                 "`x` size on given `axis` must be divisible by "
                 "`indices_or_sections` when it is an int. Received: "
                 f"indices_or_sections={indices_or_sections}, axis={axis}, x "
                 f"of shape {x.shape}"
             )
-        return array_split(x, indices_or_sections, axis)
+        return array_split(x, sections, axis)
     return _cut(x, to_ints(indices_or_sections), axis)
 
 
 def array_split(x, indices_or_sections, axis=0):
     x = convert_to_tensor(x)
     axis = canonicalize_axis(axis, x.ndim)
-    if not isinstance(indices_or_sections, int):
-        return _cut(x, to_ints(indices_or_sections), axis)
-    length, longer = divmod(x.shape[axis], indices_or_sections)
-    ends = [
-        (i + 1) * length + min(i + 1, longer)
-        for i in range(indices_or_sections - 1)
-    ]
+    sections = to_int("indices_or_sections", indices_or_sections, 1)
+    length, longer = divmod(x.shape[axis], sections)
+    ends = [(i + 1) * length + min(i + 1, longer) for i in range(sections - 1)]
     return _cut(x, ends, axis)
 
 

@@ -9,6 +9,7 @@ from tinygrad import Tensor
 from keras.src.backend.tinygrad.core import cast
 from keras.src.backend.tinygrad.core import convert_to_numpy
 from keras.src.backend.tinygrad.core import convert_to_tensor
+from keras.src.backend.tinygrad.core import is_tensor
 from keras.src.backend.tinygrad.engine import gemm
 from keras.src.backend.tinygrad.engine.convolution import convolution
 from keras.src.backend.tinygrad.engine.host_call import host_call
@@ -45,13 +46,20 @@ def nanquantile(x, q, axis=None, method="linear", keepdims=False):
 
 
 def percentile(x, q, axis=None, method="linear", keepdims=False):
-    q = elementwise.divide(q, 100)
+    q = _fractions(q)
     return _quantile(x, q, axis, method, keepdims, skip_nan=False)
 
 
 def nanpercentile(x, q, axis=None, method="linear", keepdims=False):
-    q = elementwise.divide(q, 100)
+    q = _fractions(q)
     return _quantile(x, q, axis, method, keepdims, skip_nan=True)
+
+
+def _fractions(percentages):
+    if is_tensor(percentages):
+        return percentages / 100
+    # In float64: a quotient rounded down may be one of the element before.
+    return convert_to_numpy(percentages).astype("float64") / 100
 
 
 def median(x, axis=None, keepdims=False):
