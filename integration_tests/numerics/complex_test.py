@@ -87,6 +87,12 @@ CALLS = {
 }
 
 
+GAPS = np.where(RNG.uniform(size=(3, 4)) < 0.3, complex(np.nan, 2), X)
+GAPS[0, 0] = complex(1, np.nan)
+CALLS["nansum"] = lambda o: o.nansum(GAPS, axis=1)
+CALLS["nanmean"] = lambda o: o.nanmean(GAPS, axis=0, keepdims=True)
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_values(name):
     actual = ops.convert_to_numpy(CALLS[name](ops))

@@ -515,6 +515,21 @@ def _std(x, axis=None, keepdims=False):
     return _var(x, axis, keepdims).sqrt()
 
 
+def _nansum(x, axis=None, keepdims=False):
+    from keras.src.backend.tinygrad import numpy
+
+    missing = _isnan(x)
+    x = x.map(lambda part: missing.where(0, part))
+    return numpy.sum(x, axis=axis, keepdims=keepdims)
+
+
+def _nanmean(x, axis=None, keepdims=False):
+    from keras.src.backend.tinygrad import numpy
+
+    count = numpy.sum(~_isnan(x), axis=axis, keepdims=keepdims)
+    return _nansum(x, axis, keepdims).map(lambda part: part / count)
+
+
 def _prod(x, axis=None, keepdims=False, dtype=None):
     axes = range(x.ndim) if axis is None else axis
     axes = [axes] if isinstance(axes, int) else axes
@@ -563,6 +578,8 @@ UNARY = {
     "log10": _logarithm_to(10),
     "log1p": _log1p,
     "log2": _logarithm_to(2),
+    "nanmean": _nanmean,
+    "nansum": _nansum,
     "ndim": lambda x: x.ndim,
     "norm": _norm,
     "prod": _prod,
@@ -615,8 +632,6 @@ LINEAR = {
             "moveaxis",
             "nan_to_num",
             "negative",
-            "nanmean",
-            "nansum",
             "pad",
             "ravel",
             "repeat",
