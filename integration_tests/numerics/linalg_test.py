@@ -146,6 +146,18 @@ def test_vector_norm_gradient(ord):
     check_gradient(lambda x: linalg.norm(x, ord=ord, axis=1), SQUARE)
 
 
+@pytest.mark.parametrize("ord", [1, 2, np.inf, -np.inf, 3])
+def test_norm_of_nan(ord):
+    x = np.array([[1.0, np.nan], [3.0, 2.0]])
+    found = array(linalg.norm(x, ord=ord, axis=np.int64(1)))
+    np.testing.assert_allclose(found, np.linalg.norm(x, ord=ord, axis=1))
+
+
+@pytest.mark.parametrize("ord", [1, -1, np.inf, -np.inf])
+def test_matrix_norm_of_nan(ord):
+    assert np.isnan(array(linalg.norm(np.array([[1, np.nan], [3, 2]]), ord)))
+
+
 def test_norm_of_zero_has_gradient_zero():
     x = leaf(np.zeros((2, 3)))
     for axis in (None, 1, (0, 1)):

@@ -32,6 +32,8 @@ from keras.src.backend.tinygrad.engine.gradient import gradients
 from keras.src.backend.tinygrad.engine.host_call import float_host_call
 from keras.src.backend.tinygrad.engine.host_call import float_host_dtype
 from keras.src.backend.tinygrad.engine.host_call import host_call
+from keras.src.backend.tinygrad.numpy import reduction
+from keras.src.backend.tinygrad.numpy.common import canonicalize_axis
 from keras.src.backend.tinygrad.numpy.common import floating
 
 
@@ -264,14 +266,8 @@ def norm(x, ord=None, axis=None, keepdims=False):
         result = _root(x.square().sum(keepdim=True))
         return result if keepdims else result.reshape(())
     axes = range(x.ndim) if axis is None else axis
-    axes = (axes,) if isinstance(axes, int) else tuple(axes)
-    for a in axes:
-        if not -x.ndim <= a < x.ndim:
-            raise ValueError(
-                f"`norm` got axis {a}, which is out of bounds for an input "
-                f"of shape {x.shape}. Received: axis={axis}"
-            )
-    axes = tuple(a % x.ndim for a in axes)
+    axes = axes if isinstance(axes, (tuple, list, range)) else (axes,)
+    axes = [canonicalize_axis(a, x.ndim) for a in axes]
     if len(axes) not in (1, 2) or len(set(axes)) < len(axes):
         raise ValueError(
             "`norm` reduces one axis (vectors) or two different ones "
@@ -297,9 +293,9 @@ def _vector_norm(x, ord, axis):
     if ord is None or ord == 2:
         return _root(x.square().sum(axis, keepdim=True))
     if ord == math.inf:
-        return size.max(axis, keepdim=True)
+        return reduction.max(size, axis, keepdims=True)
     if ord == -math.inf:
-        return size.min(axis, keepdim=True)
+        return reduction.min(size, axis, keepdims=True)
     if ord == 0:
         return (x != 0).cast(x.dtype).sum(axis, keepdim=True)
     if ord == 1:
@@ -318,8 +314,8 @@ def _matrix_norm(x, ord, row, column):
         summed, chosen = (row, column) if abs(ord) == 1 else (column, row)
         sums = x.abs().sum(summed, keepdim=True)
         if ord > 0:
-            return sums.max(chosen, keepdim=True)
-        return sums.min(chosen, keepdim=True)
+            return reduction.max(sums, chosen, keepdims=True)
+        return reduction.min(sums, chosen, keepdims=True)
     if ord in (2, -2, "nuc"):
         rest = [a for a in range(x.ndim) if a not in (row, column)]
         values = svd(x.permute(*rest, row, column), compute_uv=False)
