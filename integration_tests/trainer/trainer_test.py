@@ -223,6 +223,23 @@ def test_several_steps_per_execution_with_a_short_last_batch():
     close(results[0], results[2])
 
 
+def test_no_batch_of_a_generator_is_lost_to_building():
+    def batches():
+        for start in range(0, 21, 3):
+            yield X[start : start + 3], Y[start : start + 3]
+
+    results = []
+    for steps in (1, 5):
+        model = mlp(metrics=["mae"], steps_per_execution=steps)
+        losses = model.fit(batches(), verbose=0).history["loss"]
+        evaluated = mlp(metrics=["mae"], steps_per_execution=steps)
+        results.append(
+            [losses, *model.get_weights()]
+            + evaluated.evaluate(batches(), verbose=0)
+        )
+    close(results[0], results[1])
+
+
 class Adversaries(keras.Model):
     """The maker's loss sees what the judge learned in the same step."""
 
@@ -357,9 +374,11 @@ def test_a_cast_to_fewer_bits_and_back_rounds(dtype):
     np.testing.assert_array_equal(ops.convert_to_numpy(fused), expected)
 
 
-def test_predict_without_batches_raises():
-    with pytest.raises(ValueError, match="needs at least one batch"):
+def test_no_batches_at_all_raise():
+    with pytest.raises(ValueError, match="`predict` needs at least one batch"):
         mlp().predict(X[:0], verbose=0)
+    with pytest.raises(ValueError, match="`fit` needs at least one batch"):
+        mlp().fit(X[:0], Y[:0], verbose=0)
 
 
 def test_learning_rate_and_weights_take_effect_at_once():

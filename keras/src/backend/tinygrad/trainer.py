@@ -144,8 +144,9 @@ class TinygradTrainer(base_trainer.Trainer):
             class_weight=class_weight,
             steps_per_execution=self.steps_per_execution,
         )
-        self._symbolic_build(iterator=batches)
-        batches.reset()
+        if batches.num_batches == 0:
+            raise ValueError(_no_batch("fit", x))
+        self._build_from(batches)
         callbacks = self._callback_list(
             callbacks,
             batches,
@@ -223,6 +224,15 @@ class TinygradTrainer(base_trainer.Trainer):
             steps_per_execution=self.steps_per_execution,
         )
 
+    def _build_from(self, batches):
+        """Builds what is not built yet from a batch, and starts over."""
+        # From no more than one: a generator gives back only the few batches
+        # that its adapter has looked at.
+        steps, batches.steps_per_execution = batches.steps_per_execution, 1
+        self._symbolic_build(iterator=batches)
+        batches.steps_per_execution = steps
+        batches.reset()
+
     def _callback_list(self, callbacks, batches, verbose, epochs=1, **kwargs):
         if isinstance(callbacks, callbacks_module.CallbackList):
             return callbacks
@@ -260,8 +270,7 @@ class TinygradTrainer(base_trainer.Trainer):
                 x, y, sample_weight, batch_size, steps
             )
         )
-        self._symbolic_build(iterator=batches)
-        batches.reset()
+        self._build_from(batches)
         callbacks = self._callback_list(callbacks, batches, verbose)
         self.make_test_function()
         self.stop_evaluating = False
@@ -302,10 +311,7 @@ class TinygradTrainer(base_trainer.Trainer):
             if self.stop_predicting:
                 break
         if not outputs:
-            raise ValueError(
-                "`predict` needs at least one batch, and the data has none. "
-                f"Received: x={x}"
-            )
+            raise ValueError(_no_batch("predict", x))
         callbacks.on_predict_end()
         return _concatenate(outputs)
 
@@ -353,6 +359,13 @@ class TinygradTrainer(base_trainer.Trainer):
     def predict_on_batch(self, x):
         outputs = self.make_predict_function()([(x,)])
         return tree.map_structure(backend.convert_to_numpy, outputs)
+
+
+def _no_batch(name, x):
+    return (
+        f"`{name}` needs at least one batch, and the data has none. "
+        f"Received: x={x}"
+    )
 
 
 def _concatenate(results):
