@@ -4,6 +4,7 @@ import ast
 import re
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -356,3 +357,32 @@ def test_casts_to_narrow_integers_saturate(source, dtype):
     found = ops.convert_to_numpy(ops.cast(ops.cast(x, source), dtype))
     assert found.dtype == dtype
     np.testing.assert_array_equal(found, np.nan_to_num(expected))
+
+
+@pytest.mark.parametrize(
+    "source", ["float16", "bfloat16", "float32", "float64", "int32"]
+)
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_casts_to_float8_and_back_round(source, dtype):
+    x = np.concatenate(
+        [
+            RNG.normal(size=500) * np.exp(RNG.uniform(-14, 12, 500)),
+            np.arange(-500.0, 500, 3),
+            [0.0, 464, 465, 61439, 61440, 2**-10, 2**-17, 1e-30],
+            [] if source == "int32" else [np.inf, -np.inf, np.nan],
+        ]
+    ).astype("float32")
+    x = ops.cast(x, source)
+    with np.errstate(all="ignore"):
+        expected = read(ops.cast(x, "float32")).astype(
+            getattr(ml_dtypes, dtype)
+        )
+    found = read(ops.cast(ops.cast(x, dtype), "float32"))
+    np.testing.assert_array_equal(found, expected.astype("float32"))
+
+
+def test_gradients_pass_casts_to_float8():
+    x = ops.convert_to_tensor(np.array([0.3, -2.7, 30.0], "float32"))
+    y = ops.cast(ops.cast(x, "float8_e4m3fn"), "float32") ** 2
+    (grad,) = gradients(ops.sum(y), [x])
+    np.testing.assert_array_equal(grad, [0.625, -5.5, 60.0])
