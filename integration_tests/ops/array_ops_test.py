@@ -126,6 +126,13 @@ FAILURES = {
     "split": (ValueError, lambda: ops.split(X, 2, axis=1)),
     "no sections": (ValueError, lambda: ops.split(X, 0)),
     "unstack": (ValueError, lambda: ops.unstack(X, axis=2)),
+    "slice": (ValueError, lambda: ops.slice(X, [1, 1], [2, 2])),
+    "slice of less": (ValueError, lambda: ops.slice(X, [1, 1], [1, -1])),
+    "slice_update": (ValueError, lambda: ops.slice_update(X, [0, 2], X[:, 1:])),
+    "slice_update before": (
+        ValueError,
+        lambda: ops.slice_update(X, [-1, 0], X[:1]),
+    ),
     "take": (IndexError, lambda: ops.take(X, np.array([2]), axis=0)),
     "take one": (IndexError, lambda: ops.take(X, -3, axis=0)),
     "matmul": (ValueError, lambda: ops.matmul(X, X)),

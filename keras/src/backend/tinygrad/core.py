@@ -892,6 +892,7 @@ def slice(inputs, start_indices, shape):
         )
     starts = _static_starts(start_indices)
     if starts is not None:
+        _check_inside("slice", starts, sizes, inputs.shape)
         bounds = [(a, a + n) for a, n in zip(starts, sizes)]
         return inputs.shrink(tuple(bounds))
     starts = _clamped_starts(start_indices, inputs.shape, sizes)
@@ -915,6 +916,7 @@ def slice_update(inputs, start_indices, updates):
         )
     starts = _static_starts(start_indices)
     if starts is not None:
+        _check_inside("slice_update", starts, updates.shape, inputs.shape)
         padding = tuple(
             (a, total - a - n)
             for a, n, total in zip(starts, updates.shape, inputs.shape)
@@ -939,6 +941,18 @@ def _static_starts(start_indices):
     if any(is_tensor(s) or isinstance(s, Variable) for s in start_indices):
         return None
     return [int(s) for s in start_indices]
+
+
+def _check_inside(name, starts, sizes, dims):
+    if len(starts) != len(dims) or not all(
+        0 <= start <= start + size <= total
+        for start, size, total in zip(starts, sizes, dims)
+    ):
+        raise ValueError(
+            f"`{name}` expects slices that lie inside the inputs. Received: "
+            f"start_indices={starts}, slices of shape {tuple(sizes)}, inputs "
+            f"of shape {tuple(dims)}"
+        )
 
 
 def _clamped_starts(start_indices, dims, sizes):
