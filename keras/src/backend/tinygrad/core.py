@@ -863,13 +863,14 @@ def _prod(dims):
 
 
 def index_tensor(indices):
-    """Converts indices to a signed dtype in which sizes of axes are numbers."""
+    """Converts integers to a signed dtype that has the sizes of axes."""
     index = convert_to_tensor(indices)
-    if index.is_floating_point() or index.dtype.itemsize < 4:
+    if index.is_floating_point():
+        return index
+    if index.dtype.itemsize < 4:
         return cast(index, "int32")
-    if index.dtype in tinygrad_dtypes.uints:
-        return cast(index, "int64")
-    return index
+    wide = index.dtype in tinygrad_dtypes.uints
+    return cast(index, "int64") if wide else index
 
 
 def _ravel_index(indices, dims):

@@ -4,6 +4,7 @@ import numpy as np
 from tinygrad import Tensor
 from tinygrad import dtypes as tinygrad_dtypes
 
+from keras.src.backend.tinygrad.core import cast
 from keras.src.backend.tinygrad.core import convert_to_numpy
 from keras.src.backend.tinygrad.core import convert_to_tensor
 from keras.src.backend.tinygrad.core import index_tensor
@@ -96,6 +97,7 @@ def _to_index(name, indices, total):
             index = np.where(known < 0, known + total, known)
             return convert_to_tensor(index, "int32"), None
     index = index_tensor(indices)
+    index = cast(index, "int32") if is_float(index) else index
     index = (index < 0).where(index + total, index)
     inside = (index > -1) & (index < total)
     return inside.where(index, 0), inside
