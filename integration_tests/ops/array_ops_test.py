@@ -293,6 +293,15 @@ def test_pad(mode, widths):
     )
 
 
+def test_pad_with_values_for_each_side():
+    x = np.arange(4.0).reshape(2, 2)
+    values = np.array([[1, 2], [3, 4]])
+    np.testing.assert_array_equal(
+        read(ops.pad(x, 1, constant_values=values)),
+        np.pad(x, 1, constant_values=values),
+    )
+
+
 @pytest.mark.parametrize(
     "method", "linear lower higher midpoint nearest".split()
 )

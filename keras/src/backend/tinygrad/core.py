@@ -851,15 +851,11 @@ def scatter_update(inputs, indices, updates, reduction=None):
             f"inputs.shape={inputs.shape}, indices.shape={indices.shape}, "
             f"updates.shape={updates.shape}"
         )
-    rows = inputs.reshape(_prod(indexed), *rest)
+    rows = inputs.reshape(math.prod(indexed), *rest)
     row = _ravel_index(indices, indexed).reshape(-1)
     updates = updates.reshape(row.shape[0], *rest)
     result = scatter_rows(rows, row, updates, reduction or "update")
     return result.reshape(inputs.shape)
-
-
-def _prod(dims):
-    return int(np.prod(dims, dtype=np.int64))
 
 
 def index_tensor(indices):

@@ -35,6 +35,7 @@ from keras.src.backend.tinygrad.engine.host_call import host_call
 from keras.src.backend.tinygrad.numpy import reduction
 from keras.src.backend.tinygrad.numpy.common import canonicalize_axis
 from keras.src.backend.tinygrad.numpy.common import floating
+from keras.src.backend.tinygrad.numpy.common import root
 
 
 def cholesky(x, upper=False):
@@ -263,7 +264,7 @@ def norm(x, ord=None, axis=None, keepdims=False):
         x = cast(x, config.floatx())
     x = cast(x, floating(x.dtype))
     if axis is None and ord is None:
-        result = _root(x.square().sum(keepdim=True))
+        result = root(x.square().sum(keepdim=True))
         return result if keepdims else result.reshape(())
     axes = range(x.ndim) if axis is None else axis
     axes = axes if isinstance(axes, (tuple, list, range)) else (axes,)
@@ -291,7 +292,7 @@ def _vector_norm(x, ord, axis):
         )
     size = x.abs()
     if ord is None or ord == 2:
-        return _root(x.square().sum(axis, keepdim=True))
+        return root(x.square().sum(axis, keepdim=True))
     if ord == math.inf:
         return reduction.max(size, axis, keepdims=True)
     if ord == -math.inf:
@@ -301,7 +302,7 @@ def _vector_norm(x, ord, axis):
     if ord == 1:
         return size.sum(axis, keepdim=True)
     total = (size**ord).sum(axis, keepdim=True)
-    # As in `_root`: the gradient at zero is zero.
+    # As in `root`: the gradient at zero is zero.
     zero = total == 0
     return zero.where(0, zero.where(1, total) ** (1 / ord))
 
@@ -309,7 +310,7 @@ def _vector_norm(x, ord, axis):
 def _matrix_norm(x, ord, row, column):
     """Norm over two axes, which stay as ones of size 1."""
     if ord in (None, "fro"):
-        return _root(x.square().sum((row, column), keepdim=True))
+        return root(x.square().sum((row, column), keepdim=True))
     if ord in (1, -1, math.inf, -math.inf):
         summed, chosen = (row, column) if abs(ord) == 1 else (column, row)
         sums = x.abs().sum(summed, keepdim=True)
@@ -328,12 +329,6 @@ def _matrix_norm(x, ord, row, column):
     raise ValueError(
         f"Invalid `ord` argument for matrix norm. Received: ord={ord}"
     )
-
-
-def _root(square):
-    """Square root whose gradient at zero is zero."""
-    zero = square == 0
-    return zero.where(0, zero.where(1, square).sqrt())
 
 
 def qr(x, mode="reduced"):

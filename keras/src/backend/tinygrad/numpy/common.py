@@ -217,6 +217,12 @@ def less_statistic(x, statistic):
     return (x.abs() < math.inf).where(0, x.const_like(math.nan))
 
 
+def root(x):
+    """Square root whose derivative at zero is zero."""
+    zero = x == 0
+    return zero.where(0, zero.where(1, x).sqrt())
+
+
 def broadcast(*xs):
     """Expands tensors to their common shape."""
     shape = np.broadcast_shapes(*[x.shape for x in xs])

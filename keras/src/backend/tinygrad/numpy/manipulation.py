@@ -448,7 +448,8 @@ def pad(x, pad_width, mode="constant", constant_values=None):
             f"pad_width={pad_width}"
         )
     if mode in ("constant", "empty"):
-        return _pad_constant(x, widths, constant_values or 0)
+        value = 0 if constant_values is None else constant_values
+        return _pad_constant(x, widths, value)
     for axis, (before, after) in enumerate(widths):
         if before or after:
             x = _pad_axis(x, axis, before, after, mode)

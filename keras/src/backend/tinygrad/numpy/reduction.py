@@ -20,6 +20,7 @@ from keras.src.backend.tinygrad.numpy.common import last_axis_view
 from keras.src.backend.tinygrad.numpy.common import less_statistic
 from keras.src.backend.tinygrad.numpy.common import promote
 from keras.src.backend.tinygrad.numpy.common import refuse_bool
+from keras.src.backend.tinygrad.numpy.common import root
 from keras.src.backend.tinygrad.numpy.common import to_axes
 from keras.src.backend.tinygrad.numpy.elementwise import isclose
 from keras.src.backend.tinygrad.numpy.elementwise import maximum
@@ -89,13 +90,7 @@ def std(x, axis=None, keepdims=False):
     x = convert_to_tensor(x)
     dtype = floating(x.dtype)
     variance = _var(cast(x, at_least_float32(x.dtype)), axis, keepdims)
-    return cast(_root(variance), dtype)
-
-
-def _root(x):
-    """Square root whose derivative at zero is zero."""
-    zero = x == 0
-    return zero.where(0, zero.where(1, x).sqrt())
+    return cast(root(variance), dtype)
 
 
 def average(x, axis=None, weights=None):
@@ -300,7 +295,7 @@ def nanvar(x, axis=None, keepdims=False):
 
 
 def nanstd(x, axis=None, keepdims=False):
-    return _nan_moment(lambda *args: _root(_nanvar(*args)), x, axis, keepdims)
+    return _nan_moment(lambda *args: root(_nanvar(*args)), x, axis, keepdims)
 
 
 def _nan_moment(fn, x, axis, keepdims):
