@@ -69,6 +69,51 @@ def test_numpy_scalars_are_weak():
     assert dtype_of(ops.add(np.ones(2, "int8"), 2.0)) == "float32"
 
 
+def test_tensors_of_integers_and_python_floats():
+    x = ops.convert_to_tensor([1, 2])
+    for y, want in [
+        (x + 1.5, [2.5, 3.5]),
+        (2.5 - x, [1.5, 0.5]),
+        (x * np.float32(2.5), [2.5, 5.0]),
+        (x**0.5, [1.0, 2**0.5]),
+        ((x > 1) * 1.5, [0.0, 1.5]),
+        # A tensor's own method, which is tinygrad's.
+        (x.add(1.5), [2.5, 3.5]),
+    ]:
+        assert ops.dtype(ops.abs(y)) == "float32"
+        np.testing.assert_allclose(read(y), want, rtol=1e-6)
+        np.testing.assert_allclose(np.asarray(y), want, rtol=1e-6)
+    assert ops.dtype((x > 1) + 1) == "int32"
+
+
+def test_layers_that_add_a_float_to_integers():
+    model = keras.Sequential([keras.layers.Lambda(lambda x: x + 0.5)])
+    x = np.arange(6, dtype="int32").reshape(3, 2)
+    y = model.predict(x, verbose=0)
+    assert y.dtype == "float32"
+    np.testing.assert_array_equal(y, x + 0.5)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64"]
+)
+def test_integers_wrap_around_before_what_follows(dtype):
+    info = np.iinfo(dtype)
+    a = np.array([info.max, info.max - 3, info.min, info.max // 2], dtype)
+    b = np.array([1, 5, 3, 3], dtype)
+    for name in ("add", "subtract", "multiply", "left_shift", "negative"):
+        operands = (a,) if name == "negative" else (a, b)
+        with np.errstate(all="ignore"):
+            want = getattr(np, name)(*operands)
+        got = getattr(ops, name)(*map(ops.convert_to_tensor, operands))
+        assert dtype_of(got) == dtype
+        for cast in ("int64", "float64"):
+            np.testing.assert_array_equal(
+                read(ops.cast(got, cast)), want.astype(cast)
+            )
+        np.testing.assert_array_equal(read(got // 2), want // 2)
+
+
 def test_numpy_scalars_of_more_bits_are_arrays():
     x = ops.bitwise_or(np.array(-(2**62)), 47)
     assert backend.standardize_dtype(x.dtype) == "int64"

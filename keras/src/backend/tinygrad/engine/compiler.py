@@ -7,27 +7,18 @@ takes the place of tinygrad's call of `clang`.
 
 import atexit
 import functools
-import hashlib
 import importlib.util
 import os
 import re
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 
 from keras.src.backend.tinygrad.engine.internals import PARALLEL
-from keras.src.backend.tinygrad.engine.internals import AddrSpace
 from keras.src.backend.tinygrad.engine.internals import ClangCompiler
-from keras.src.backend.tinygrad.engine.internals import ClangRenderer
 from keras.src.backend.tinygrad.engine.internals import CompileError
-from keras.src.backend.tinygrad.engine.internals import Ops
-from keras.src.backend.tinygrad.engine.internals import PatternMatcher
-from keras.src.backend.tinygrad.engine.internals import UPat
-from keras.src.backend.tinygrad.engine.internals import dtypes
-from keras.src.backend.tinygrad.engine.internals import float_to_bf16
 
 REMEDY = (
     "Kernels for the CPU need a C compiler, and neither clang (on PATH, or "
@@ -41,6 +32,8 @@ FLAGS = (
     *("-c", "-x", "c", "-O2", "-g0", "-fPIC", "-ffreestanding"),
     # Without errno a square root is an instruction, not a call.
     *("-fno-math-errno", "-nostdlib", "-fno-ident"),
+    # Integers wrap around, as with NumPy.
+    "-fwrapv",
 )
 
 _FLOAT16_FLAGS = ["-mno-avx512f"]
@@ -120,89 +113,23 @@ def identity():
         return "no compiler"
     path = os.path.realpath(toolchain.path)
     status = os.stat(path)
-    # This file says how kernels are written in C.
-    with open(__file__, "rb") as file:
-        rules = hashlib.sha256(file.read()).hexdigest()
     return " ".join(
-        [path, str(status.st_size), str(status.st_mtime_ns), rules]
+        [path, str(status.st_size), str(status.st_mtime_ns)]
         + toolchain.command("any")[1:]
         + list(FLAGS)
         + _FLOAT16_FLAGS * _mixes_up_float16(toolchain)
     )
 
 
-def install(original):
+def install():
     """Makes tinygrad's CPU device compile with what is found here.
 
     Nothing is looked for until a kernel is compiled, so that a device that
     needs no C compiler does not ask for one.
-
-    Args:
-        original: Function of an object and an attribute's name that returns
-            what tinygrad itself has there.
     """
     ClangCompiler.compile = _compile
     # tinygrad's pool of compiling processes would know of none of this.
     PARALLEL.value = 0
-    # clang before 15 has no type __bf16 on x86. tinygrad computes bfloat16
-    # in float32 and moves bits, for which an integer type does as well.
-    ClangRenderer.type_map = {
-        **original(ClangRenderer, "type_map"),
-        dtypes.bfloat16: "unsigned short",
-    }
-    rewrite = original(ClangRenderer, "string_rewrite")
-    ClangRenderer.string_rewrite = _BFLOAT16 + _POLYNOMIAL_STEP + rewrite
-    ClangRenderer._render_defines = _rounding_products(
-        original(ClangRenderer, "_render_defines")
-    )
-
-
-_BFLOAT16 = PatternMatcher(
-    [
-        (
-            UPat.cvar("c").cast(dtypes.bfloat16),
-            lambda c: f"((unsigned short){_bfloat16_bits(c.val)}u)",
-        )
-    ]
-)
-
-
-# clang would fuse a product and a sum into one instruction that does not round
-# the product. So `a * b - a * b` would not be 0, and a kernel would compute
-# other numbers than those that it was fused from. Two cases are left to it
-# which need the speed: the steps of polynomials, such as those for exp and
-# log, and kernels that sum.
-_POLYNOMIAL_STEP = PatternMatcher(
-    [
-        (
-            UPat(
-                Ops.ADD,
-                dtypes.floats,
-                [UPat(Ops.MUL, name="product"), UPat.cvar().cast(name="c")],
-            ),
-            lambda ctx, product, c: (
-                '({ _Pragma("clang fp contract(fast)") '
-                f"{ctx[product]}+{ctx[c]}; }})"
-            ),
-        )
-    ]
-)
-
-
-def _rounding_products(original):
-    def _render_defines(self, uops):
-        lines = original(self, uops)
-        if any(
-            u.op is Ops.BUFFER and u.addrspace is AddrSpace.REG for u in uops
-        ):
-            return lines
-        return ["#pragma clang fp contract(off)", *lines]
-
-    return _render_defines
-
-
-def _bfloat16_bits(value):
-    return struct.unpack("<I", struct.pack("<f", float_to_bf16(value)))[0] >> 16
 
 
 def _compile(self, source):

@@ -31,6 +31,7 @@ from tinygrad.dtype import AddrSpace  # noqa: F401
 from tinygrad.dtype import DType  # noqa: F401
 from tinygrad.dtype import dtypes  # noqa: F401
 from tinygrad.dtype import float_to_bf16  # noqa: F401
+from tinygrad.dtype import strong_dtype  # noqa: F401
 from tinygrad.engine.jit import GraphRunner  # noqa: F401
 from tinygrad.engine.jit import graph_split_rewrite  # noqa: F401
 from tinygrad.engine.realize import capturing  # noqa: F401
@@ -56,6 +57,7 @@ from tinygrad.helpers import mv_address  # noqa: F401
 from tinygrad.mixin.gradient import compute_gradient  # noqa: F401
 from tinygrad.renderer import Estimates  # noqa: F401
 from tinygrad.renderer.cstyle import ClangRenderer  # noqa: F401
+from tinygrad.renderer.cstyle import CStyleLanguage  # noqa: F401
 from tinygrad.renderer.llvmir import CPULLVMRenderer  # noqa: F401
 from tinygrad.renderer.nir import LVPRenderer  # noqa: F401
 from tinygrad.runtime.ops_cpu import CPUAllocator  # noqa: F401

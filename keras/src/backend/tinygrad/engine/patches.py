@@ -19,6 +19,7 @@ from tinygrad import dtypes
 
 from keras.src.backend.tinygrad.engine import compiler
 from keras.src.backend.tinygrad.engine import kernel_options
+from keras.src.backend.tinygrad.engine import rendering
 from keras.src.backend.tinygrad.engine import tracing
 from keras.src.backend.tinygrad.engine import uop_speed
 from keras.src.backend.tinygrad.engine.canonical import is_allocated
@@ -43,6 +44,7 @@ from keras.src.backend.tinygrad.engine.internals import mv_address
 from keras.src.backend.tinygrad.engine.internals import ops_cpu_module
 from keras.src.backend.tinygrad.engine.internals import ops_module
 from keras.src.backend.tinygrad.engine.internals import rangeify_module
+from keras.src.backend.tinygrad.engine.internals import strong_dtype
 from keras.src.backend.tinygrad.engine.internals import tensor_module
 from keras.src.backend.tinygrad.engine.realize import realize
 from keras.src.backend.tinygrad.engine.runtime_lock import lock
@@ -138,9 +140,11 @@ def apply():
     if not getenv("HCQ2"):
         ops_cpu_module.do_to_program = lambda *args: _NoProgram
         CPUProgram.__init__ = _init_program(_original(CPUProgram, "__init__"))
-    # The CPU device compiles with zig where there is no clang, and bfloat16
+    # The CPU device compiles with zig where there is no clang.
+    compiler.install()
+    # Narrow integers wrap around, products are rounded, and bfloat16 compiles
     # with a clang that does not have it.
-    compiler.install(_original)
+    rendering.install(_original)
     # Its loops are shaped for a CPU, not for a GPU.
     kernel_options.install(_original)
     # A cast to float16 and back rounds, and overflows beyond 65504.
@@ -264,7 +268,7 @@ def _operator(name, original):
                     f"{self.dtype} and {other.dtype}"
                 ) from None
         if isinstance(other, (int, float, UOp)):
-            return original(self, other)
+            return _strong(original(self, other), self)
         # Imported at use: the engine stands below it.
         from keras.src.backend.tinygrad import complex
 
@@ -272,13 +276,25 @@ def _operator(name, original):
             method = getattr(complex.convert(self), name, None)
             return NotImplemented if method is None else method(other)
         if isinstance(other, np.generic):
-            return original(self, other.item())
+            return _strong(original(self, other.item()), self)
         if isinstance(other, np.ndarray):
             device = self.device or Device.DEFAULT
             return original(self, from_numpy(other, device))
         return NotImplemented
 
     return operator
+
+
+def _strong(result, operand):
+    # Integers and a Python float make a dtype that has no storage, and that
+    # Keras does not know. Constants stay weak: they take a tensor's dtype.
+    if (
+        isinstance(result, Tensor)
+        and result.dtype in dtypes.weaks
+        and operand.dtype not in dtypes.weaks
+    ):
+        return result.cast(strong_dtype(result.dtype))
+    return result
 
 
 def _dtype_name(self):

@@ -29,6 +29,7 @@ import time
 
 from keras.src.backend.tinygrad.engine import compiler
 from keras.src.backend.tinygrad.engine import kernel_options
+from keras.src.backend.tinygrad.engine import rendering
 from keras.src.backend.tinygrad.engine.internals import BEAM
 from keras.src.backend.tinygrad.engine.internals import ClangCompiler
 from keras.src.backend.tinygrad.engine.internals import Device
@@ -249,7 +250,7 @@ def fingerprint(device):
     """
     renderer = Device[device].renderer
     parts = [_tinygrad_fingerprint(), type(renderer).__name__]
-    parts += [repr(renderer.target), sys.platform]
+    parts += [repr(renderer.target), sys.platform, rendering.identity()]
     if renderer.compiler is not None:
         parts.append(str(renderer.compiler.cachekey))
         parts.append(_compiler_fingerprint(type(renderer.compiler)))

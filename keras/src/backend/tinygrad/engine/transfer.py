@@ -8,6 +8,7 @@ from tinygrad import dtypes
 from keras.src.backend.tinygrad.engine import tracing
 from keras.src.backend.tinygrad.engine.internals import Buffer
 from keras.src.backend.tinygrad.engine.internals import buffers
+from keras.src.backend.tinygrad.engine.internals import strong_dtype
 from keras.src.backend.tinygrad.engine.runtime_lock import lock
 from keras.src.backend.tinygrad.engine.tensors import buffer_uop
 from keras.src.backend.tinygrad.engine.tensors import shape_source
@@ -78,12 +79,15 @@ def to_numpy(tensor):
     """Reads a tensor's values.
 
     Args:
-        tensor: `Tensor` of any shape, dtype and device; it is realized.
+        tensor: `Tensor` of any shape, dtype and device; it is realized,
+            unless its dtype is weak, which has no storage.
 
     Returns:
         A new writable `numpy.ndarray`; bfloat16 and float8 come back as
         `ml_dtypes` arrays.
     """
+    if tensor.dtype in dtypes.weaks:
+        tensor = tensor.cast(strong_dtype(tensor.dtype))
     dtype = NUMPY_DTYPES[tensor.dtype]
     array = np.empty(tensor.shape, dtype)
     if array.size == 0:
