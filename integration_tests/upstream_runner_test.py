@@ -403,7 +403,7 @@ def test_record_keeps_both_kinds_of_runs(tmp_path, monkeypatch):
     assert kept["unchanged"]["minutes"] == 1.5
     assert kept["unchanged"]["versions"]["tinygrad"]
     text = record.section(kept)
-    assert "| `layers/core` | 1 | 1 | 0 | 0 | 0 |" in text
+    assert "| layers/core | 1 | 1 | 0 | 0 | 0 |" in text
     assert "| all | 1 | 1 | 1 | 0 | 0 |" in text
     assert "It failed." in text
 
