@@ -7,7 +7,6 @@ import pytest
 from tinygrad import Device
 from tinygrad import dtypes
 
-from keras.src.backend.tinygrad.engine import kernel_options
 from keras.src.backend.tinygrad.engine.internals import do_to_program
 from keras.src.backend.tinygrad.engine.transfer import from_numpy
 from keras.src.backend.tinygrad.engine.transfer import to_numpy
@@ -44,14 +43,8 @@ def normal(*shape, dtype="float32"):
     return RNG.normal(size=shape).astype(dtype)
 
 
-def close(got, want, tolerance=1e-5, terms=None):
-    """Compares by the largest value, or by the norm of a sum's terms.
-
-    Terms of both signs may cancel, but not what rounding them has cost.
-    """
+def close(got, want, tolerance=1e-5):
     scale = max(np.abs(want).max(), 1e-6)
-    if terms is not None:
-        scale = max(scale, np.linalg.norm(terms))
     np.testing.assert_allclose(got, want, rtol=0, atol=tolerance * scale)
 
 
@@ -59,7 +52,11 @@ def close(got, want, tolerance=1e-5, terms=None):
 def test_reductions(shape, axis):
     x = normal(*shape)
     t, wide = from_numpy(x, "CPU"), x.astype("float64")
-    close(to_numpy(t.sum(axis)), wide.sum(axis), terms=wide)
+    # Terms of both signs cancel, but not what rounding them has cost.
+    norm = np.sqrt((wide**2).sum(axis))
+    np.testing.assert_allclose(
+        to_numpy(t.sum(axis)) / norm, wide.sum(axis) / norm, rtol=0, atol=1e-5
+    )
     np.testing.assert_array_equal(to_numpy(t.max(axis)), x.max(axis))
     np.testing.assert_array_equal(to_numpy((-t).max(axis)), (-x).max(axis))
     close(to_numpy((t.exp() - 1).sum(axis)), (np.exp(wide) - 1).sum(axis))
@@ -209,7 +206,3 @@ def test_sums_along_memory_are_vectorized():
 def test_columns_have_their_own_accumulators():
     x = from_numpy(normal(64, 50), "CPU")
     assert re.search(r"buf\d+\[50\]", source(x.sum(0)))
-
-
-def test_rules_are_part_of_a_programs_identity():
-    assert len(kernel_options.identity()) == 64

@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from keras.src.backend.tinygrad.engine import kernel_options
 from keras.src.backend.tinygrad.engine import program_cache
+from keras.src.backend.tinygrad.engine import rendering
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -179,6 +181,19 @@ def test_a_process_killed_among_others(tmp_path):
     finish(survivor)
     run(tmp_path, 6)
     assert run(tmp_path, 6) == (0, 0)
+
+
+@pytest.mark.parametrize("module", [kernel_options, rendering])
+def test_other_rules_use_no_entry(module, tmp_path, monkeypatch):
+    before = program_cache.fingerprint("CPU")
+    changed = tmp_path / "rules.py"
+    changed.write_text("# Other rules.\n")
+    program_cache._source_fingerprint.cache_clear()
+    monkeypatch.setattr(module, "__file__", str(changed))
+    assert program_cache.fingerprint("CPU") != before
+    program_cache._source_fingerprint.cache_clear()
+    monkeypatch.undo()
+    assert program_cache.fingerprint("CPU") == before
 
 
 def test_store_and_load(place):

@@ -29,11 +29,11 @@ from keras.src.backend.tinygrad import engine
 from keras.src.backend.tinygrad.engine.gradient import custom_vjp
 from keras.src.backend.tinygrad.engine.indexing import gather_rows
 from keras.src.backend.tinygrad.engine.indexing import scatter_rows
-from keras.src.backend.tinygrad.engine.internals import strong_dtype
 from keras.src.backend.tinygrad.engine.remat import boundary
 from keras.src.backend.tinygrad.engine.remat import rematerialize
 from keras.src.backend.tinygrad.engine.scan import run as run_loop
 from keras.src.backend.tinygrad.engine.scan import trace as trace_loop
+from keras.src.backend.tinygrad.engine.tensors import strong
 from keras.src.backend.tinygrad.engine.transfer import from_numpy
 from keras.src.backend.tinygrad.engine.transfer import to_numpy
 from keras.src.backend.tinygrad.engine.while_loop import run_while
@@ -219,7 +219,7 @@ def convert_to_tensor(x, dtype=None, sparse=None, ragged=None):
     if isinstance(x, Tensor):
         if x.device is not None and x.device != get_device():
             x = x.to(get_device())
-        target = to_tinygrad_dtype(dtype or strong_dtype(x.dtype))
+        target = to_tinygrad_dtype(dtype or strong(x).dtype)
         if x.dtype != target and not x.is_floating_point():
             # Integers and booleans carry no gradient back.
             x = x.detach()

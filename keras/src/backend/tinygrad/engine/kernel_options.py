@@ -22,8 +22,6 @@ sum carried from one turn to the next:
 A search by the user (BEAM) takes precedence.
 """
 
-import functools
-import hashlib
 import math
 
 from keras.src.backend.tinygrad.engine.internals import AddrSpace
@@ -78,13 +76,6 @@ def install(original):
 
     heuristic_module.hand_coded_optimizations = rules
     ClangRenderer.string_rewrite = _PRAGMA + ClangRenderer.string_rewrite
-
-
-@functools.cache
-def identity():
-    """Returns a string that is another one if kernels may come out other."""
-    with open(__file__, "rb") as file:
-        return hashlib.sha256(file.read()).hexdigest()
 
 
 def arrange(kernel):

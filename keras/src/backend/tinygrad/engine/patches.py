@@ -44,10 +44,10 @@ from keras.src.backend.tinygrad.engine.internals import mv_address
 from keras.src.backend.tinygrad.engine.internals import ops_cpu_module
 from keras.src.backend.tinygrad.engine.internals import ops_module
 from keras.src.backend.tinygrad.engine.internals import rangeify_module
-from keras.src.backend.tinygrad.engine.internals import strong_dtype
 from keras.src.backend.tinygrad.engine.internals import tensor_module
 from keras.src.backend.tinygrad.engine.realize import realize
 from keras.src.backend.tinygrad.engine.runtime_lock import lock
+from keras.src.backend.tinygrad.engine.tensors import strong
 from keras.src.backend.tinygrad.engine.transfer import NUMPY_DTYPES
 from keras.src.backend.tinygrad.engine.transfer import from_numpy
 from keras.src.backend.tinygrad.engine.transfer import to_numpy
@@ -286,15 +286,10 @@ def _operator(name, original):
 
 
 def _strong(result, operand):
-    # Integers and a Python float make a dtype that has no storage, and that
-    # Keras does not know. Constants stay weak: they take a tensor's dtype.
-    if (
-        isinstance(result, Tensor)
-        and result.dtype in dtypes.weaks
-        and operand.dtype not in dtypes.weaks
-    ):
-        return result.cast(strong_dtype(result.dtype))
-    return result
+    # Constants stay weak, as they take the dtype of what they meet.
+    if not isinstance(result, Tensor) or operand.dtype in dtypes.weaks:
+        return result
+    return strong(result)
 
 
 def _dtype_name(self):

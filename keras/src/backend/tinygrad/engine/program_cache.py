@@ -221,6 +221,12 @@ def _tinygrad_fingerprint():
 
 
 @functools.cache
+def _source_fingerprint(module):
+    with open(module.__file__, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+@functools.cache
 def _processor_fingerprint():
     try:
         with open("/proc/cpuinfo") as file:
@@ -250,13 +256,14 @@ def fingerprint(device):
     """
     renderer = Device[device].renderer
     parts = [_tinygrad_fingerprint(), type(renderer).__name__]
-    parts += [repr(renderer.target), sys.platform, rendering.identity()]
+    parts += [repr(renderer.target), sys.platform]
+    parts.append(_source_fingerprint(rendering))
     if renderer.compiler is not None:
         parts.append(str(renderer.compiler.cachekey))
         parts.append(_compiler_fingerprint(type(renderer.compiler)))
     if device.split(":")[0] == "CPU":
         parts.append(_processor_fingerprint())
-        parts.append(kernel_options.identity())
+        parts.append(_source_fingerprint(kernel_options))
     return "\n".join(parts)
 
 

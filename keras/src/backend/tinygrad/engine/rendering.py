@@ -1,7 +1,5 @@
 """How kernels are written in C, where tinygrad's own rules are not enough."""
 
-import functools
-import hashlib
 import struct
 
 from keras.src.backend.tinygrad.engine.internals import AddrSpace
@@ -12,13 +10,6 @@ from keras.src.backend.tinygrad.engine.internals import PatternMatcher
 from keras.src.backend.tinygrad.engine.internals import UPat
 from keras.src.backend.tinygrad.engine.internals import dtypes
 from keras.src.backend.tinygrad.engine.internals import float_to_bf16
-
-
-@functools.cache
-def identity():
-    """Returns a string that is another one if other C may be written."""
-    with open(__file__, "rb") as file:
-        return hashlib.sha256(file.read()).hexdigest()
 
 
 def install(original):
@@ -83,7 +74,6 @@ _BFLOAT16 = PatternMatcher(
         )
     ]
 )
-
 
 # clang would fuse a product and a sum into one instruction that does not round
 # the product. So `a * b - a * b` would not be 0, and a kernel would compute

@@ -1,15 +1,17 @@
-"""Makes tensors over buffers that have memory, at little cost."""
+"""Makes tensors over buffers that have memory, or that can get some."""
 
 import functools
 import weakref
 
 from tinygrad import Tensor
+from tinygrad import dtypes
 
 from keras.src.backend.tinygrad.engine.internals import Ops
 from keras.src.backend.tinygrad.engine.internals import ParamArg
 from keras.src.backend.tinygrad.engine.internals import UOp
 from keras.src.backend.tinygrad.engine.internals import buffers
 from keras.src.backend.tinygrad.engine.internals import shape_to_shape_arg
+from keras.src.backend.tinygrad.engine.internals import strong_dtype
 from keras.src.backend.tinygrad.engine.internals import tensor_module
 
 # The uop of a shape of integers, kept: few shapes, many tensors.
@@ -35,4 +37,15 @@ def tensor_of(uop):
     tensor = Tensor.__new__(Tensor)
     tensor.uop, tensor.grad, tensor.is_param = uop, None, True
     tensor_module.all_tensors[weakref.ref(tensor)] = None
+    return tensor
+
+
+def strong(tensor):
+    """Casts a `Tensor` of a weak dtype to int32 or float32.
+
+    Integers and a Python float make a weak dtype, which has no storage and
+    which Keras does not know. Other tensors are returned as they are.
+    """
+    if tensor.dtype in dtypes.weaks:
+        return tensor.cast(strong_dtype(tensor.dtype))
     return tensor

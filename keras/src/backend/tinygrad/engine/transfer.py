@@ -8,11 +8,11 @@ from tinygrad import dtypes
 from keras.src.backend.tinygrad.engine import tracing
 from keras.src.backend.tinygrad.engine.internals import Buffer
 from keras.src.backend.tinygrad.engine.internals import buffers
-from keras.src.backend.tinygrad.engine.internals import strong_dtype
 from keras.src.backend.tinygrad.engine.runtime_lock import lock
 from keras.src.backend.tinygrad.engine.tensors import buffer_uop
 from keras.src.backend.tinygrad.engine.tensors import shape_source
 from keras.src.backend.tinygrad.engine.tensors import shaped
+from keras.src.backend.tinygrad.engine.tensors import strong
 from keras.src.backend.tinygrad.engine.tensors import tensor_of
 
 # Where a numpy dtype and a tinygrad dtype hold the same bits.
@@ -86,8 +86,7 @@ def to_numpy(tensor):
         A new writable `numpy.ndarray`; bfloat16 and float8 come back as
         `ml_dtypes` arrays.
     """
-    if tensor.dtype in dtypes.weaks:
-        tensor = tensor.cast(strong_dtype(tensor.dtype))
+    tensor = strong(tensor)
     dtype = NUMPY_DTYPES[tensor.dtype]
     array = np.empty(tensor.shape, dtype)
     if array.size == 0:
