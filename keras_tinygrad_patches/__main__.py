@@ -7,6 +7,7 @@ import sys
 from keras_tinygrad_patches import doctor
 from keras_tinygrad_patches import rebase
 from keras_tinygrad_patches import refresh
+from keras_tinygrad_patches import signals
 from keras_tinygrad_patches import tree
 from keras_tinygrad_patches.project import Failure
 from keras_tinygrad_patches.project import Project
@@ -31,7 +32,7 @@ def make_parser():
         help="the upstream checkout, where the pin names a tag of one",
     )
 
-    commands.add_parser("status", help="show pin, series and local edits")
+    commands.add_parser("status", help="show pin, series and all local edits")
 
     fold = commands.add_parser(
         "refresh", help="turn local edits of upstream files into patches"
@@ -150,11 +151,16 @@ def run(arguments):
 
 def main():
     arguments = make_parser().parse_args()
+    signals.listen()
     try:
         return run(arguments)
     except Failure as failure:
-        print(f"{arguments.command}: {failure}", file=sys.stderr)
-        return 1
+        message, status = failure, 1
+    except KeyboardInterrupt as interrupt:
+        message = "interrupted; nothing is left half written."
+        status = interrupt.args[0]
+    print(f"{arguments.command}: {message}", file=sys.stderr)
+    return status
 
 
 if __name__ == "__main__":

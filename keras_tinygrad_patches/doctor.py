@@ -124,12 +124,14 @@ def _find_distribution():
 
 
 def _report_fork(made, distribution):
-    pin = Project(HERE).read_pin()
     if distribution is None:
         made.say("Fork", f"a checkout, {HERE}")
     else:
         made.say("Fork", f"{distribution.name} {distribution.version} ({HERE})")
-    made.say("Upstream", f"Keras {pin.version}")
+    try:
+        made.say("Upstream", f"Keras {Project(HERE).read_pin().version}")
+    except Failure as failure:
+        made.problem("Upstream", "the pin cannot be read.", str(failure))
     spec = importlib.util.find_spec("keras")
     found = spec and spec.origin and pathlib.Path(spec.origin).resolve()
     if found and found != HERE / "keras" / "__init__.py":

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 
 from keras_tinygrad_patches.project import Failure
+from keras_tinygrad_patches.signals import deferred
 
 AUTHOR = "keras-tinygrad-fork <fork@keras-tinygrad.invalid>"
 
@@ -56,13 +57,15 @@ def run_git(*arguments, cwd=None, data=None, env=None, check=True):
         Failure: If git is not installed, or fails where `check` is set.
     """
     try:
-        done = subprocess.run(
-            ["git", *SETTINGS, *arguments],
-            cwd=cwd,
-            input=data if data is not None else b"",
-            env=env or environment(),
-            capture_output=True,
-        )
+        # One that is broken off leaves locks and halves of files behind.
+        with deferred():
+            done = subprocess.run(
+                ["git", *SETTINGS, *arguments],
+                cwd=cwd,
+                input=data if data is not None else b"",
+                env=env or environment(),
+                capture_output=True,
+            )
     except FileNotFoundError:
         raise Failure(
             "git is needed and was not found. Install git, and run this again."

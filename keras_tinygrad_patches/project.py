@@ -27,6 +27,11 @@ class Pin:
     file: str
     sha256: str
 
+    def __post_init__(self):
+        for name, value in vars(self).items():
+            if not isinstance(value, str):
+                raise TypeError(f"`{name}` is not a string")
+
     @property
     def tag(self):
         """The tag of an upstream checkout, or `None` for a wheel."""
@@ -77,11 +82,48 @@ class Project:
         return self.root / ".vendor"
 
     def read_pin(self):
-        return Pin(**json.loads((self.package / "pin.json").read_text()))
+        """The `Pin`.
+
+        Raises:
+            Failure: If the file holds something else.
+        """
+        path = self.package / "pin.json"
+        text = read_text(path)
+        try:
+            return Pin(**json.loads(text))
+        except (TypeError, ValueError) as error:
+            raise Failure(
+                f"{os.path.relpath(path)} holds no pin: {error}. Expected is a "
+                "JSON object of the strings `version`, `file` and `sha256`. "
+                "Resolve the conflict if git left one there. "
+                f"{_restore(path)}"
+            ) from None
 
     def write_pin(self, pin):
         text = json.dumps(dataclasses.asdict(pin), indent=4) + "\n"
         write_file(self.package / "pin.json", text.encode())
+
+
+def read_text(path):
+    """The text of a committed file.
+
+    Raises:
+        Failure: If it cannot be read, or is not UTF-8.
+    """
+    try:
+        return path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Failure(
+            f"{os.path.relpath(path)} cannot be read: {error}. Expected is "
+            f"text in UTF-8. {_restore(path)}"
+        ) from None
+
+
+def _restore(path):
+    return (
+        f"`git checkout HEAD {os.path.relpath(path)}` brings the committed "
+        "file back. Nothing was changed."
+    )
 
 
 def write_file(path, data):

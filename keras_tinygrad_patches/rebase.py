@@ -17,6 +17,9 @@ from keras_tinygrad_patches.git import Worktree
 from keras_tinygrad_patches.project import Failure
 from keras_tinygrad_patches.project import Pin
 from keras_tinygrad_patches.project import write_file
+from keras_tinygrad_patches.signals import deferred
+from keras_tinygrad_patches.tree import STATUS
+from keras_tinygrad_patches.tree import Edits
 from keras_tinygrad_patches.tree import copy_backend
 from keras_tinygrad_patches.tree import describe_edits
 from keras_tinygrad_patches.tree import find_edits
@@ -25,6 +28,7 @@ from keras_tinygrad_patches.tree import keras_files
 from keras_tinygrad_patches.tree import read_stack
 from keras_tinygrad_patches.tree import read_written
 from keras_tinygrad_patches.tree import write_written
+from keras_tinygrad_patches.tree import writing
 
 COMMAND = "shell/rebase.sh"
 MARKERS = (b"<<<<<<< ", b"=======\n", b">>>>>>> ")
@@ -98,8 +102,9 @@ def run(project, version=None, keras_git=None, mode=None, say=print):
         _Rebase(project, home, say).resume()
     elif mode == "check":
         project.cache.mkdir(exist_ok=True)
-        scratch = pathlib.Path(tempfile.mkdtemp(dir=project.cache))
-        _Rebase(project, scratch, say, check=True).start(version, keras_git)
+        with tempfile.TemporaryDirectory(dir=project.cache) as scratch:
+            scratch = pathlib.Path(scratch)
+            _Rebase(project, scratch, say, check=True).start(version, keras_git)
     else:
         _Rebase(project, home, say).start(version, keras_git)
 
@@ -119,8 +124,8 @@ class _Rebase:
         try:
             self._start(version, keras_git)
         finally:
-            # A check leaves nothing; nor does a rebase that did not stop.
-            if self.check or not (self.home / "state.json").exists():
+            # A check keeps no state, nor does a rebase that did not stop.
+            if not (self.home / "state.json").exists():
                 shutil.rmtree(self.home, ignore_errors=True)
                 self.repository.git("worktree", "prune")
 
@@ -154,7 +159,8 @@ class _Rebase:
         self._refuse_edits(read_stack(self.project, tests=True))
         self.worktree = Worktree(self.repository, self.home / "tree")
         if self.state.stopped:
-            self._take_resolution()
+            with deferred():
+                self._take_resolution()
         self._go_on()
 
     def _refuse_edits(self, stack):
@@ -350,19 +356,23 @@ class _Rebase:
         if added:
             raise Failure(
                 "The new release has files of its own where some were added "
-                f"under keras/: {', '.join(added)}. Move them away and run "
-                f"`{COMMAND}` again. Nothing was changed."
+                f"under keras/:\n{Edits([], added, [])}\nMove them away and "
+                f"run `{COMMAND}` again; `{STATUS}` lists all. Nothing was "
+                "changed."
             )
-        install(self.repository, self._main_head(), self.project.root, written)
-        write_written(self.project, self._main_head(), expected)
-        series.write_all(self.project, result)
-        self.project.write_pin(self.state.pin)
-        shutil.rmtree(self.home)
-        self.repository.git("worktree", "prune")
-        self.say(
-            f"keras/, the pin and the series are at {self.state.pin.version} "
-            "now. Run the tests, and commit keras_tinygrad_patches/."
-        )
+        root, head = self.project.root, self._main_head()
+        with writing(self.repository, root):
+            install(self.repository, head, root, written)
+            write_written(self.project, head, expected)
+            series.write_all(self.project, result)
+            self.project.write_pin(self.state.pin)
+            shutil.rmtree(self.home)
+            self.repository.git("worktree", "prune")
+            self.say(
+                "keras/, the pin and the series are at "
+                f"{self.state.pin.version} now. Run the tests, and commit "
+                "keras_tinygrad_patches/."
+            )
 
 
 def compare(old, new):

@@ -18,6 +18,7 @@ from keras_tinygrad_patches.tree import keras_files
 from keras_tinygrad_patches.tree import read_stack
 from keras_tinygrad_patches.tree import read_written
 from keras_tinygrad_patches.tree import write_written
+from keras_tinygrad_patches.tree import writing
 
 COMMAND = "python -m keras_tinygrad_patches refresh"
 
@@ -68,8 +69,9 @@ def refresh(project, paths=(), patch=None, new=None, message=(), tree=None):
     commits = _fold(stack, patches, parts)
     source.verify(stack.repository, patches, commits, contents)
     kept, report = _describe(stack, patches, commits)
-    write_all(project, kept)
-    source.finish(contents)
+    with writing(stack.repository, source.directory):
+        write_all(project, kept)
+        source.finish(contents)
     return report
 
 

@@ -33,23 +33,24 @@ class Patch:
     tests: bool = False
 
     @classmethod
-    def parse(cls, name, data, tests=False):
+    def parse(cls, name, text, tests=False):
         """Reads a patch in git's mail format.
 
         Raises:
-            Failure: If `data` (bytes) is not such a patch.
+            Failure: If `text` is not such a patch.
         """
-        head, found, diff = data.partition(b"\ndiff --git ")
+        head, found, diff = text.partition("\ndiff --git ")
         if not found:
             raise Failure(f"The patch {name} holds no `diff --git`.")
-        mail = email.message_from_bytes(head, policy=email.policy.default)
+        mail = email.message_from_bytes(
+            head.encode(), policy=email.policy.default
+        )
         subject = re.sub(r"^\[PATCH[^]]*\] *", "", mail.get("Subject", ""))
         if not subject:
             raise Failure(f"The patch {name} has no `Subject:` line.")
         reason = f"\n{mail.get_content()}\n".partition("\n---\n")[0].strip()
         message = f"{subject}\n\n{reason}\n" if reason else f"{subject}\n"
-        diff = "diff --git " + diff.decode()
-        diff = re.sub(r"\n-- \n[^\n]*\n*\Z", "\n", diff)
+        diff = re.sub(r"\n-- \n[^\n]*\n*\Z", "\n", f"diff --git {diff}")
         return cls(
             name,
             message,
@@ -95,12 +96,12 @@ def read_series(project, tests=False):
         tests: Whether to read the series for upstream's tests.
 
     Raises:
-        Failure: If the series names a patch that does not exist, or a patch
-            is left out of it.
+        Failure: If the series names a patch that does not exist, a patch is
+            left out of it, or one cannot be read.
     """
     directory = project.test_patches if tests else project.patches
     listing = directory / "series"
-    names = listing.read_text().split() if listing.exists() else []
+    names = project_lib.read_text(listing).split() if listing.exists() else []
     present = {path.stem for path in directory.glob("*.patch")}
     if sorted(names) != sorted(present):
         odd = ", ".join(sorted(set(names) ^ present)) or "a name listed twice"
@@ -109,7 +110,9 @@ def read_series(project, tests=False):
             f"differ: {odd}. List each patch once, without `.patch`."
         )
     return [
-        Patch.parse(name, (directory / f"{name}.patch").read_bytes(), tests)
+        Patch.parse(
+            name, project_lib.read_text(directory / f"{name}.patch"), tests
+        )
         for name in names
     ]
 

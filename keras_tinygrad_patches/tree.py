@@ -9,6 +9,11 @@ import pathlib
 import shutil
 import tempfile
 
+try:
+    import fcntl
+except ImportError:  # On Windows.
+    fcntl = None
+
 from keras_tinygrad_patches import upstream
 from keras_tinygrad_patches.git import Repository
 from keras_tinygrad_patches.project import BACKEND
@@ -17,10 +22,13 @@ from keras_tinygrad_patches.project import write_file
 from keras_tinygrad_patches.series import apply_patches
 from keras_tinygrad_patches.series import read_all
 from keras_tinygrad_patches.series import read_series
+from keras_tinygrad_patches.signals import deferred
 
 # In a tree outside the checkout: which commit it holds.
 STAMP = ".keras_tinygrad_tree.json"
 REFRESH = "python -m keras_tinygrad_patches refresh"
+STATUS = "python -m keras_tinygrad_patches status"
+STAGE = ".stage-"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,11 +146,22 @@ class Edits:
         return bool(self.changed or self.added or self.missing)
 
     def __str__(self):
-        return "\n".join(
-            f"    {kind} {path}"
-            for kind in ("changed", "added", "missing")
-            for path in getattr(self, kind)
-        )
+        return self.listing(10)
+
+    def listing(self, limit=None):
+        """Lists the paths, a line for each.
+
+        Args:
+            limit: Number of paths of a kind that are named; by default, all.
+        """
+        lines = []
+        for kind in ("changed", "added", "missing"):
+            paths = getattr(self, kind)
+            named = paths[:limit]
+            lines += [f"    {kind} {path}" for path in named]
+            if len(named) < len(paths):
+                lines.append(f"    and {len(paths) - len(named)} more {kind}")
+        return "\n".join(lines)
 
 
 def find_edits(directory, expected, written=None):
@@ -175,6 +194,37 @@ def find_edits(directory, expected, written=None):
     return Edits(changed, added, missing)
 
 
+@contextlib.contextmanager
+def writing(repository, directory):
+    """What is written in the block is written alone, and all of it.
+
+    Other processes wait, an interruption is put off to the end, and what
+    killed processes left in the tree goes.
+
+    Args:
+        repository: `Repository`.
+        directory: `pathlib.Path` that holds `keras`.
+    """
+    with open(repository.path / "writing", "wb") as file:
+        alone = _lock(file)
+        with deferred():
+            if alone:
+                for stage in (directory / "keras").glob(f"{STAGE}*"):
+                    shutil.rmtree(stage)
+            yield
+
+
+def _lock(file):
+    """Waits for the lock on a file; returns whether there are such locks."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError:  # Not every file system has them.
+        return False
+    return True
+
+
 def install(repository, commit, directory, written=None, only=None):
     """Writes the upstream files of a commit; all of them, or none.
 
@@ -203,7 +253,7 @@ def install(repository, commit, directory, written=None, only=None):
     ]
     (directory / "keras").mkdir(parents=True, exist_ok=True)
     stage = pathlib.Path(
-        tempfile.mkdtemp(prefix=".stage-", dir=directory / "keras")
+        tempfile.mkdtemp(prefix=STAGE, dir=directory / "keras")
     )
     with contextlib.ExitStack() as undo:
         undo.callback(shutil.rmtree, stage)
@@ -278,8 +328,9 @@ def vendor(project, force=False, checkout=None):
     edits = find_edits(project.root, expected, written)
     if edits.changed and not force:
         raise Failure(describe_edits(edits))
-    count = install(stack.repository, stack.head, project.root, written)
-    write_written(project, stack.head, expected)
+    with writing(stack.repository, project.root):
+        count = install(stack.repository, stack.head, project.root, written)
+        write_written(project, stack.head, expected)
     pin = project.read_pin()
     lines = [
         f"keras/ holds Keras {pin.version} with {len(stack.patches)} patches: "
@@ -289,7 +340,7 @@ def vendor(project, force=False, checkout=None):
         lines.append(f"{len(edits.missing)} missing files are back.")
     if edits.added:
         lines.append(
-            "Not upstream's, and left alone:\n"
+            f"Not upstream's, and left alone (`{STATUS}` lists all):\n"
             + str(Edits([], edits.added, []))
         )
     return "\n".join(lines)
@@ -298,8 +349,9 @@ def vendor(project, force=False, checkout=None):
 def describe_edits(edits):
     return (
         f"Upstream files under keras/ were edited here:\n{edits}\n"
-        f"Nothing was changed. `{REFRESH}` turns the edits into a patch; "
-        "`python -m keras_tinygrad_patches vendor --force` throws them away."
+        f"Nothing was changed. `{STATUS}` lists all edits, and `{REFRESH}` "
+        "turns them into a patch; `python -m keras_tinygrad_patches vendor "
+        "--force` throws them away."
     )
 
 
@@ -341,7 +393,8 @@ def status(project):
     found = scan(project.root)
     behind = any(found.get(path) != blob for path, blob in expected.items())
     if edits:
-        lines += [f"keras/ was edited (see `{REFRESH} --help`):", str(edits)]
+        lines.append(f"keras/ was edited (see `{REFRESH} --help`):")
+        lines.append(edits.listing())
     elif behind:
         lines.append("keras/ is not up to date. Run shell/vendor.sh.")
     else:
@@ -398,15 +451,16 @@ def materialise(project, directory, tests=False, overlay=None):
             f"Files in {directory} were edited:\n{edits}\nNothing was changed. "
             f"`{REFRESH} --tree {directory}` turns the edits into a patch."
         )
-    install(stack.repository, stack.head, directory, written)
-    copy_backend(project, directory)
     record = {
         "tests": tests,
         "overlay": [str(part) for part in overlay] if overlay else None,
         "commit": stack.head,
         "files": expected,
     }
-    write_file(stamp, json.dumps(record).encode())
+    with writing(stack.repository, directory):
+        install(stack.repository, stack.head, directory, written)
+        copy_backend(project, directory)
+        write_file(stamp, json.dumps(record).encode())
     skipped = [
         patch.name
         for patch in stack.patches

@@ -206,6 +206,15 @@ def test_a_file_of_ones_own_is_not_replaced(fork):
     assert leaves_nothing_behind(fork)
 
 
+def test_names_some_of_many_files_in_the_way(fork):
+    names = [f"keras/src/new_{i:02}_test.py" for i in range(12)]
+    fork.publish("1.1", dict.fromkeys(names, "THEIRS = 1\n"))
+    write_files(fork.root, dict.fromkeys(names, "OURS = 1\n"))
+    message = fails_and_changes_nothing(fork, "1.1")
+    assert [name in message for name in names] == [True] * 10 + [False] * 2
+    assert "and 2 more added" in message
+
+
 def test_a_backend_that_breaks_is_mended(fork):
     before = fork.read("keras_tinygrad_patches/pin.json")
     fork.publish("1.1", MOVED)

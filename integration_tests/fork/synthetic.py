@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import zipfile
@@ -64,7 +65,13 @@ class Fork:
     index: Path
 
     def run(self, *arguments, fails=False, **settings):
-        """Runs the tool and returns what it printed."""
+        """Runs the tool and returns what it printed.
+
+        Args:
+            *arguments: Strings, for the tool.
+            fails: Whether it has to fail, or the exit status it has to have.
+            **settings: Environment variables.
+        """
         env = {
             name: value
             for name, value in os.environ.items()
@@ -83,9 +90,11 @@ class Fork:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            # Tests that run in the background are started with it ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         assert '__main__.py", line' not in done.stderr, done.stderr
-        assert bool(done.returncode) is fails, done.stdout + done.stderr
+        assert done.returncode == fails, done.stdout + done.stderr
         return done.stdout + done.stderr
 
     def run_status(self):

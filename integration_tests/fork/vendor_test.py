@@ -113,6 +113,59 @@ def test_brings_missing_files_back_and_leaves_others_alone(fork):
     assert fork.read("keras/src/mine.py") == "MINE = True\n"
 
 
+def test_names_some_of_many_files_and_all_in_status(fork):
+    names = [f"keras/src/mine_{i:02}_test.py" for i in range(12)]
+    write_files(fork.root, dict.fromkeys(names, ""))
+    printed = fork.run("vendor")
+    assert [name in printed for name in names] == [True] * 10 + [False] * 2
+    assert "    and 2 more added\n" in printed
+    printed = fork.run_status()
+    assert all(name in printed for name in names) and "more" not in printed
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        (b"<<<<<<< ours\n{}\n=======\n{}\n>>>>>>> theirs\n", "conflict"),
+        (b"", "Expecting value"),
+        (b"[]", "must be a mapping"),
+        (b'{"version": "1.0"}', "missing 2 required"),
+        (b'{"version": 1, "file": "", "sha256": ""}', "`version` is not"),
+        (b'"\xe9"', "UTF-8"),
+    ],
+)
+def test_a_pin_that_is_none(fork, text, expected):
+    pin = "keras_tinygrad_patches/pin.json"
+    (fork.root / pin).write_bytes(text)
+    for command in (["vendor"], ["status"], ["rebase", "1.0"]):
+        message = fails_and_changes_nothing(fork, *command)
+        assert message.startswith(f"{command[0]}: {pin} ")
+        assert expected in message and f"git checkout HEAD {pin}" in message
+        assert message.count("\n") == 1
+
+
+def test_a_pin_that_is_none_is_a_problem_for_doctor(fork):
+    write_files(fork.root, {"keras_tinygrad_patches/pin.json": "<<<<<<< x\n"})
+    printed = fork.run("doctor", fails=True)
+    assert "PROBLEM: the pin cannot be read." in printed
+    assert "See the remedies above." in printed
+
+
+@pytest.mark.parametrize("name", ["base.patch", "series", "tests/series"])
+def test_a_series_that_is_not_utf_8(fork, name):
+    path = f"keras_tinygrad_patches/patches/{name}"
+    data = (fork.root / path).read_bytes()
+    (fork.root / path).write_bytes(data + "é".encode("latin-1"))
+    message = fails_and_changes_nothing(fork, "rebase", "1.0", "--check")
+    assert message.startswith(f"rebase: {path} cannot be read: ")
+    assert "UTF-8" in message and f"git checkout HEAD {path}" in message
+    assert {path.name for path in (fork.root / ".vendor").iterdir()} == {
+        "git",
+        "wheels",
+        "written.json",
+    }
+
+
 def test_refuses_a_tampered_download(fresh_fork):
     with zipfile.ZipFile(fresh_fork.index / WHEEL, "a") as archive:
         archive.writestr("keras/src/evil.py", "")
