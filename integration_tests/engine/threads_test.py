@@ -211,6 +211,47 @@ def work():
 """
 
 
+_LOOPS = """
+import threading
+import numpy as np
+from tinygrad import Device
+from keras import ops
+
+failures = []
+
+def work(seed):
+    try:
+        for n in range(3):
+            width = 10 * seed + n + 3
+            x = np.full((4, width), 0.5, "float32")
+            carry, _ = ops.scan(
+                lambda c, t: (c * 0.5 + ops.sin(t) * width, c * width),
+                ops.zeros((width,)),
+                ops.convert_to_tensor(x),
+            )
+            expected = np.full(width, width * np.sin(0.5) * 1.875)
+            np.testing.assert_allclose(carry, expected, rtol=1e-4)
+    except BaseException as error:
+        failures.append(error)
+
+workers = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+for worker in workers:
+    worker.start()
+for worker in workers:
+    worker.join()
+assert not failures, failures
+compiler = Device["CPU"].renderer.compiler
+assert type(compiler).__name__ != "Deferred", compiler
+np.testing.assert_allclose(ops.exp(np.ones((3, 7))), np.full((3, 7), np.e))
+"""
+
+
+def test_loops_of_several_threads_at_once():
+    for _ in range(2):
+        done = python(_LOOPS, KERAS_TINYGRAD_CACHE="off")
+        assert done.returncode == 0, done.stderr
+
+
 @needs_pool
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_fork_after_use():

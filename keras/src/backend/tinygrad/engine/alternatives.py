@@ -8,6 +8,7 @@ keeps them; where both occur, the second takes the place of the first.
 import weakref
 
 from keras.src.backend.tinygrad.engine.internals import UOp
+from keras.src.backend.tinygrad.engine.runtime_lock import lock
 
 _alternatives = weakref.WeakKeyDictionary()
 
@@ -20,8 +21,9 @@ def offer(values, alternatives, call):
         alternatives: List of the uops of the same values, over `call`.
         call: The `CALL` uop.
     """
-    for value, alternative in zip(values, alternatives):
-        _alternatives[value] = alternative, call
+    with lock:
+        for value, alternative in zip(values, alternatives):
+            _alternatives[value] = alternative, call
 
 
 def settle(roots):

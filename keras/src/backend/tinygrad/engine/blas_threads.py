@@ -11,6 +11,8 @@ import weakref
 
 import numpy as np
 
+from keras.src.backend.tinygrad.engine.runtime_lock import lock
+
 # Seconds until the slower choice is tried again; it doubles each time that
 # this was in vain.
 FIRST_INTERVAL = 1.0
@@ -41,9 +43,10 @@ def register(words, position, wanted):
     """
     if wanted > 1:
         buffer = words.uop.base.buffer
-        _products[buffer] = position, wanted
-        if _State.is_single:
-            _write(buffer, position, 1)
+        with lock:
+            _products[buffer] = position, wanted
+            if _State.is_single:
+                _write(buffer, position, 1)
 
 
 def limit(single):

@@ -32,6 +32,7 @@ from keras.src.backend.tinygrad.engine.handwritten import one_threaded
 from keras.src.backend.tinygrad.engine.handwritten import shard_count
 from keras.src.backend.tinygrad.engine.handwritten import shard_number
 from keras.src.backend.tinygrad.engine.internals import UOp
+from keras.src.backend.tinygrad.engine.runtime_lock import lock
 from keras.src.backend.tinygrad.engine.threads import limit
 from keras.src.backend.tinygrad.engine.views import StridedView
 
@@ -353,13 +354,14 @@ def _descriptor(left, right, shards):
         nothing = [0] * _WORDS
         key += nothing * (SHARDS - len(shards))
     key = tuple(key)
-    if key not in _descriptors:
-        _descriptors[key] = constant_words(key)
-        blas_threads.register(_descriptors[key], _Word.THREADS, threads)
-        if len(_descriptors) > MAX_DESCRIPTORS:
-            _descriptors.popitem(last=False)
-    _descriptors.move_to_end(key)
-    return _descriptors[key]
+    with lock:
+        if key not in _descriptors:
+            _descriptors[key] = constant_words(key)
+            blas_threads.register(_descriptors[key], _Word.THREADS, threads)
+            if len(_descriptors) > MAX_DESCRIPTORS:
+                _descriptors.popitem(last=False)
+        _descriptors.move_to_end(key)
+        return _descriptors[key]
 
 
 def call_gemm(function, transposes, sizes, a, b, out, beta=0.0):

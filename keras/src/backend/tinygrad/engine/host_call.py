@@ -25,6 +25,7 @@ from keras.src.backend.tinygrad.engine.handwritten import constant_words
 from keras.src.backend.tinygrad.engine.handwritten import kernel
 from keras.src.backend.tinygrad.engine.handwritten import on_cpu
 from keras.src.backend.tinygrad.engine.internals import UOp
+from keras.src.backend.tinygrad.engine.runtime_lock import lock
 from keras.src.backend.tinygrad.engine.transfer import NUMPY_DTYPES
 from keras.src.backend.tinygrad.engine.transfer import TINYGRAD_DTYPES
 
@@ -262,20 +263,19 @@ _Entry = collections.namedtuple("_Entry", "fn outputs inputs pointers")
 
 def _handle(fn, outputs, inputs):
     key = (_identity(fn), outputs, inputs)
-    handle = _handles.get(key)
-    if handle is None:
-        number = next(_entry_numbers)
-        pointers = sum(0 not in shape for shape, _ in outputs + inputs)
-        _entries[number] = _Entry(fn, outputs, inputs, pointers)
-        handle = constant_words([_ENTER_ADDRESS, number])
-        # A plan may hold the buffer longer than this table does.
-        weakref.finalize(handle.uop.buffer, _entries.pop, number)
-        _handles[key] = handle
-        if len(_handles) > MAX_HANDLES:
-            _handles.popitem(last=False)
-    else:
+    with lock:
+        if key not in _handles:
+            number = next(_entry_numbers)
+            pointers = sum(0 not in shape for shape, _ in outputs + inputs)
+            _entries[number] = _Entry(fn, outputs, inputs, pointers)
+            handle = constant_words([_ENTER_ADDRESS, number])
+            # A plan may hold the buffer longer than this table does.
+            weakref.finalize(handle.uop.buffer, _entries.pop, number)
+            _handles[key] = handle
+            if len(_handles) > MAX_HANDLES:
+                _handles.popitem(last=False)
         _handles.move_to_end(key)
-    return handle
+        return _handles[key]
 
 
 def _identity(value):

@@ -20,6 +20,7 @@ from keras.src.backend.tinygrad.engine.internals import ClangRenderer
 from keras.src.backend.tinygrad.engine.internals import CPUProgram
 from keras.src.backend.tinygrad.engine.internals import Device
 from keras.src.backend.tinygrad.engine.internals import TinyELF
+from keras.src.backend.tinygrad.engine.runtime_lock import lock
 
 # A row is as wide as the first of these that holds its arguments.
 WIDTHS = (6, 12, 24, 64, 256)
@@ -176,7 +177,10 @@ def _walker():
 
 def shares():
     """Whether shards run side by side in this process."""
-    return threads.count() > 1 and _walker() is not None
+    if threads.count() == 1:
+        return False
+    with lock:
+        return _walker() is not None
 
 
 def walk(table, functions, alone=False):

@@ -29,6 +29,7 @@ from keras.src.backend.tinygrad.engine.internals import get_runtime
 from keras.src.backend.tinygrad.engine.lowering import Launch
 from keras.src.backend.tinygrad.engine.lowering import View
 from keras.src.backend.tinygrad.engine.lowering import expansions
+from keras.src.backend.tinygrad.engine.runtime_lock import lock
 from keras.src.backend.tinygrad.engine.scan_program import Layout
 from keras.src.backend.tinygrad.engine.scan_program import compiled
 from keras.src.backend.tinygrad.engine.scan_program import places
@@ -58,7 +59,12 @@ def launch(body, inputs, length, reverse):
     Raises:
         Unsupported: If the body needs what a plan does not offer.
     """
-    body = body.plain()
+    # The body is compiled here, while the graph is built.
+    with lock:
+        return _launch(body.plain(), inputs, length, reverse)
+
+
+def _launch(body, inputs, length, reverse):
     n, m = len(body.carries), len(body.xs)
     carries, xs, consts = inputs[:n], inputs[n : n + m], inputs[n + m :]
     if not carries and not places(body)[1]:

@@ -12,6 +12,7 @@ from keras.src.backend.tinygrad.engine.internals import UOp
 from keras.src.backend.tinygrad.engine.lowering import lower
 from keras.src.backend.tinygrad.engine.lowering import own_buffer
 from keras.src.backend.tinygrad.engine.lowering import place_scratch
+from keras.src.backend.tinygrad.engine.runtime_lock import lock
 from keras.src.backend.tinygrad.engine.scan_body import stripped
 
 # A program may load vectors, so each step's slice starts at a multiple.
@@ -31,12 +32,13 @@ def stored(tensor, device):
 def compiled(body):
     """Returns the `Program` of a body, compiled once for equal ones."""
     key = body.key()
-    if key not in _programs:
-        _programs[key] = Program(body)
-        if len(_programs) > _CAPACITY:
-            _programs.popitem(last=False)
-    _programs.move_to_end(key)
-    return _programs[key]
+    with lock:
+        if key not in _programs:
+            _programs[key] = Program(body)
+            if len(_programs) > _CAPACITY:
+                _programs.popitem(last=False)
+        _programs.move_to_end(key)
+        return _programs[key]
 
 
 class Program:

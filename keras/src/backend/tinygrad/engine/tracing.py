@@ -28,7 +28,16 @@ _ROOTS = tuple(
 
 _states = {}
 _current = None
-_loop_inputs = []
+
+
+class _Loops(threading.local):
+    """The loops whose bodies this thread traces, by what changes in them."""
+
+    def __init__(self):
+        self.inputs = []
+
+
+_loops = _Loops()
 
 
 class HostReadError(RuntimeError):
@@ -216,18 +225,18 @@ def loop_body(inputs):
         inputs: Iterable of the `BUFFER` uops that stand for what changes from
             step to step.
     """
-    _loop_inputs.append(set(inputs))
+    _loops.inputs.append(set(inputs))
     try:
         yield
     finally:
-        _loop_inputs.pop()
+        _loops.inputs.pop()
 
 
 def _check_loop_body(tensor):
-    if not _loop_inputs:
+    if not _loops.inputs:
         return
     nodes = tensor.uop.toposort(enter_calls=False)
-    if any(not inputs.isdisjoint(nodes) for inputs in _loop_inputs):
+    if any(not inputs.isdisjoint(nodes) for inputs in _loops.inputs):
         raise HostReadError(
             "The body of a loop may not read a tensor's values on the host, "
             "since it is traced once for all steps. The tensor of shape "
