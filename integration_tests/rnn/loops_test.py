@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from tinygrad import Tensor
+from tinygrad import Variable
 
 import keras
 from keras import ops
@@ -395,3 +397,15 @@ def test_custom_gradient_gets_all_cotangents():
     (g,) = gradients(ops.sum(double(x)[1]), [x])
     assert to_numpy(g).tolist() == [100, 100]
     assert seen == [[[1, 1], [2, 2]], [[0, 0], [1, 1]]]
+
+
+def test_a_bound_variable_in_the_body(road):
+    x = normal(3, 2)
+    for value in (2, 5):
+        factor = Tensor(Variable("factor", 1, 9).bind(value))
+        total, _ = ops.scan(
+            lambda c, t: (c + t * factor, c),
+            tensor(np.zeros(2)),
+            tensor(x),
+        )
+        np.testing.assert_allclose(to_numpy(total), value * x.sum(0))

@@ -18,6 +18,7 @@ from keras.src.backend.tinygrad.engine.gradient import plain
 from keras.src.backend.tinygrad.engine.internals import Ops
 from keras.src.backend.tinygrad.engine.internals import UOp
 from keras.src.backend.tinygrad.engine.internals import compute_gradient
+from keras.src.backend.tinygrad.engine.lowering import Unsupported
 from keras.src.backend.tinygrad.engine.tracing import loop_body
 
 _TRANSPARENT = (
@@ -96,7 +97,11 @@ class Body:
             for i, p in enumerate(self.placeholders)
         }
         roots = UOp.sink(*self.outputs).substitute(params, walk=True).src
-        return canonicalize(list(roots))
+        graph = canonicalize(list(roots))
+        if graph.var_vals:
+            # A compiled body has no place for their values.
+            raise Unsupported(f"bound variables in a loop: {graph.var_vals}")
+        return graph
 
 
 def trace(fn, carries, xs, device):
@@ -213,7 +218,7 @@ def written_buffers(uop):
     bases = {
         base_buffer(u)
         for u in uop.toposort(enter_calls=False)
-        if u.op is Ops.AFTER
+        if u.op is Ops.AFTER and not u.is_bound_var
     }
     return {b for b in bases if b is not None and not is_allocated(b)}
 
