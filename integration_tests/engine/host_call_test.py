@@ -1,26 +1,35 @@
 """Host calls: values of every dtype and shape, gradients, errors, reuse."""
 
+import collections
 import functools
 import gc
+import signal
+import sys
+import time
 
 import numpy as np
 import pytest
 from tinygrad import Tensor
+from tinygrad import dtypes
 
+from keras.src.backend.tinygrad import engine
 from keras.src.backend.tinygrad.engine import compile_step
 from keras.src.backend.tinygrad.engine import host_call as module
+from keras.src.backend.tinygrad.engine import launcher
+from keras.src.backend.tinygrad.engine import plan
+from keras.src.backend.tinygrad.engine.gemm import matmul
 from keras.src.backend.tinygrad.engine.host_call import host_call
+from keras.src.backend.tinygrad.engine.scan import scan
 from keras.src.backend.tinygrad.engine.transfer import TINYGRAD_DTYPES
 from keras.src.backend.tinygrad.engine.transfer import from_numpy
 from keras.src.backend.tinygrad.engine.transfer import to_numpy
 
 RNG = np.random.default_rng(0)
+SQUARE = ((2, 2), "float64")
 
 
 def read(tensor):
-    value = to_numpy(tensor)
-    module.raise_pending()
-    return value
+    return to_numpy(tensor)
 
 
 def rows(array):
@@ -190,7 +199,6 @@ def test_exceptions_reach_the_reader_and_leave_nothing_behind():
     (y,) = host_call(solve, [singular], [((2, 2), "float64")])
     with pytest.raises(np.linalg.LinAlgError, match="Singular"):
         read(y)
-    module.raise_pending()
     (y,) = host_call(solve, [rows(np.eye(2))], [((2, 2), "float64")])
     np.testing.assert_array_equal(read(y), np.eye(2))
 
@@ -222,6 +230,180 @@ def test_exceptions_leave_a_compiled_step():
     with pytest.raises(np.linalg.LinAlgError):
         step(np.zeros((2, 2)))
     np.testing.assert_array_equal(read(step(np.eye(2))), np.eye(2))
+
+
+class Slot:
+    def __init__(self, value):
+        self._value = value
+
+
+@pytest.fixture(params=["compiled walk", "python walk", "general road"])
+def road(request, monkeypatch):
+    """Runs a test on each of the roads of a plan on the CPU."""
+    if request.param == "python walk":
+        monkeypatch.setattr(launcher, "_walker", lambda: None)
+    elif request.param == "general road":
+        monkeypatch.setattr(plan, "_runs_flat", lambda spec: False)
+    engine.clear_caches()
+    yield
+    engine.clear_caches()
+
+
+def test_a_failed_call_leaves_the_state_as_it_was(road):
+    count, total = Slot(rows(np.zeros(2))), Slot(rows(np.eye(2)))
+
+    def invert(x):
+        (y,) = host_call(np.linalg.inv, [x], [SQUARE])
+        return y, [
+            (count, count._value + 1),
+            (total, total._value + y),
+        ]
+
+    step = compile_step(invert)
+    read(step(np.eye(2)))
+    for _ in range(2):
+        with pytest.raises(np.linalg.LinAlgError):
+            step(np.zeros((2, 2)))
+        np.testing.assert_array_equal(read(count._value), np.ones(2))
+        np.testing.assert_array_equal(read(total._value), 2 * np.eye(2))
+    read(step(np.eye(2)))
+    np.testing.assert_array_equal(read(count._value), np.full(2, 2.0))
+
+
+def test_a_store_beside_a_failed_call_is_done_once(road):
+    state = rows(np.zeros(3))
+    stored = state.assign(state + 1)
+    (y,) = host_call(np.linalg.inv, [rows(np.zeros((2, 2)))], [SQUARE])
+    (z,) = host_call(
+        lambda a, b: a + b, [stored, y.sum().expand(3)], [((3,), "float64")]
+    )
+    for _ in range(2):
+        with pytest.raises(np.linalg.LinAlgError):
+            read(z)
+    np.testing.assert_array_equal(read(state), np.ones(3))
+
+
+def test_a_store_of_a_failed_calls_result_is_dropped(road):
+    state = rows(np.eye(2))
+    (y,) = host_call(np.linalg.inv, [rows(np.zeros((2, 2)))], [SQUARE])
+    state.assign(state + y)
+    with pytest.raises(np.linalg.LinAlgError):
+        engine.realize(state)
+    np.testing.assert_array_equal(read(state), np.eye(2))
+    # A trace does what other tensors wait for, before it begins.
+    step = compile_step(lambda x: (x + 1, []))
+    np.testing.assert_array_equal(read(step(np.ones(2))), np.full(2, 2.0))
+
+
+def test_a_store_interrupted_by_the_host_is_tried_again(road):
+    answers = collections.deque([KeyboardInterrupt(), None])
+
+    def answer(a):
+        error = answers.popleft()
+        if error is not None:
+            raise error
+        return a
+
+    state = rows(np.ones(2))
+    (y,) = host_call(answer, [state], [((2,), "float64")])
+    state.assign(state + y)
+    with pytest.raises(KeyboardInterrupt):
+        engine.realize(state)
+    np.testing.assert_array_equal(read(state), np.full(2, 2.0))
+
+
+def test_nothing_runs_after_a_failed_call(road):
+    calls = collections.deque()
+
+    def fail(a):
+        calls.append("first")
+        raise ArithmeticError("no solution")
+
+    def count(a):
+        calls.append("second")
+        return a
+
+    (y,) = host_call(fail, [rows(np.ones(2))], [((2,), "float64")])
+    (z,) = host_call(count, [y + 1], [((2,), "float64")])
+    with pytest.raises(ArithmeticError, match="no solution"):
+        read(z)
+    assert list(calls) == ["first"]
+
+
+def test_a_failed_call_in_a_loop(road):
+    state, calls = Slot(rows(np.zeros(2))), collections.deque()
+
+    def invert(a):
+        calls.append(a)
+        return np.linalg.inv(a)
+
+    def run(x):
+        def body(carries, slices):
+            (y,) = host_call(invert, [slices[0]], [SQUARE])
+            return [carries[0] + y], []
+
+        zeros = Tensor.zeros(2, 2, dtype="float64", device="CPU")
+        (total,), _ = scan(body, [zeros], [x], 4, "CPU")
+        return total, [(state, state._value + total.sum())]
+
+    step = compile_step(run)
+    x = np.stack([np.eye(2)] * 4)
+    np.testing.assert_array_equal(read(step(x)), 4 * np.eye(2))
+    x[1] = 0
+    calls.clear()
+    with pytest.raises(np.linalg.LinAlgError):
+        step(x)
+    assert len(calls) == 2
+    np.testing.assert_array_equal(read(state._value), np.full(2, 8.0))
+
+
+def test_tinygrads_own_road_raises_too(tmp_path):
+    file = tmp_path / "singular"
+    file.write_bytes(bytes(32))
+    singular = Tensor(file).bitcast(dtypes.float64).reshape(2, 2).to("CPU")
+    (y,) = host_call(np.linalg.inv, [singular], [SQUARE])
+    with pytest.raises(np.linalg.LinAlgError):
+        read(y)
+    np.testing.assert_array_equal(read(rows(np.zeros(3)) + 1), np.ones(3))
+
+
+class Alarm(BaseException):
+    pass
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no timers of signals")
+def test_an_interrupt_that_arrives_before_the_call():
+    # While the product runs, so that it is seen as the call begins.
+    def ring(*_):
+        raise Alarm
+
+    size = 2048
+    x = rows(np.ones((size, size), "float32"))
+    state = Slot(rows(np.zeros(1, "float32")))
+
+    def run(x):
+        (y,) = host_call(
+            lambda a: a[:1, 0], [matmul(x, x)], [((1,), "float32")]
+        )
+        return y, [(state, state._value + y)]
+
+    step = compile_step(run)
+    read(step(x))
+    seconds = []
+    for _ in range(2):
+        start = time.perf_counter()
+        read(step(x))
+        seconds.append(time.perf_counter() - start)
+    previous = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, min(seconds) / 2)
+        with pytest.raises(Alarm):
+            step(x)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    np.testing.assert_array_equal(read(state._value), [3.0 * size])
+    np.testing.assert_array_equal(read(step(x)), [size])
 
 
 def test_equal_functions_share_an_entry():

@@ -17,6 +17,8 @@ from keras.src.backend.tinygrad.engine.host_call import host_call
 from keras.src.backend.tinygrad.engine.internals import GraphRunner
 from keras.src.backend.tinygrad.engine.transfer import from_numpy
 
+# The package's attribute of this name is the function.
+realize_module = sys.modules["keras.src.backend.tinygrad.engine.realize"]
 FOLDER = Path(__file__).resolve().parent
 RNG = np.random.default_rng(0)
 
@@ -154,6 +156,17 @@ def test_an_error_in_a_host_call_surfaces_and_passes():
         engine.realize(y)
     x = array(3)
     np.testing.assert_allclose((device(x) + 1).numpy(), x + 1)
+
+
+def test_a_failed_run_lets_go_of_its_buffers(general_road):
+    def fail(a):
+        raise ArithmeticError("no solution")
+
+    (y,) = host_call(fail, [device(array(3))], [((3,), "float32")])
+    with pytest.raises(ArithmeticError):
+        engine.realize(y)
+    (entry,) = realize_module._plans.values()
+    assert entry.plan._runner._buffers == {}
 
 
 def test_profile_lists_the_launches():

@@ -15,6 +15,7 @@ from tinygrad import nn
 
 from keras.src.backend.tinygrad import engine
 from keras.src.backend.tinygrad.engine import lowering
+from keras.src.backend.tinygrad.engine import plan
 from keras.src.backend.tinygrad.engine.internals import GlobalCounters
 from keras.src.backend.tinygrad.engine.internals import KernelInfo
 from keras.src.backend.tinygrad.engine.internals import Ops
@@ -202,6 +203,35 @@ def test_an_effect_happens_once_and_everywhere():
     np.testing.assert_array_equal(counter.numpy(), [1, 1])
     np.testing.assert_array_equal(first.numpy(), [10, 10])
     np.testing.assert_array_equal(second.numpy(), [100, 100])
+
+
+def test_an_effect_whose_end_is_interrupted_happens_once(monkeypatch):
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    x = array(4)
+    t = device(x)
+    t.assign(t + 1)
+    with monkeypatch.context() as patch:
+        # As a signal that arrives during the launches.
+        patch.setattr(plan.Plan, "_count", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            engine.realize(t)
+    np.testing.assert_allclose(t.numpy(), x + 1)
+
+
+def test_an_effect_that_found_no_memory_is_not_lost(monkeypatch):
+    def full(*args):
+        raise MemoryError
+
+    x = array(4)
+    t = device(x)
+    y = t.assign(t + 1) * 2
+    with monkeypatch.context() as patch:
+        patch.setattr(plan, "new_buffer", full)
+        with pytest.raises(MemoryError):
+            engine.realize(y)
+    np.testing.assert_allclose(t.numpy(), x + 1)
 
 
 def test_stores_into_part_of_a_buffer():

@@ -419,6 +419,47 @@ def test_a_step_that_reads_its_loss():
         mlp(Reader, jit_compile=True).fit(X, Y, verbose=0)
 
 
+class _Cholesky(layers.Layer):
+    def build(self, shape):
+        self.w = self.add_weight(shape=(2, 2), initializer="zeros")
+
+    def call(self, x):
+        return ops.linalg.cholesky(x + self.w)
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_failed_step_leaves_the_model_as_it_was(eager):
+    model = keras.Sequential(
+        [
+            keras.Input((2, 2)),
+            layers.BatchNormalization(center=False, scale=False),
+            layers.Rescaling(0.0, offset=1.0),
+            layers.Flatten(),
+            layers.Dense(4),
+            layers.Reshape((2, 2)),
+            _Cholesky(),
+            layers.Dense(1),
+        ]
+    )
+    model.compile("adam", "mse", metrics=["mae"], run_eagerly=eager)
+    dense = model.layers[3]
+    good = [np.zeros((4, 4)), np.array([2.0, 0.0, 0.0, 2.0])]
+    dense.set_weights(good)
+    x, y = np.ones((3, 2, 2), "float32"), np.ones((3, 2, 1), "float32")
+    model.train_on_batch(x, y)
+    dense.set_weights([good[0], -good[1]])
+    state = [*model.weights, *model.optimizer.variables]
+    before = [np.array(v) for v in state]
+    with pytest.raises(np.linalg.LinAlgError):
+        model.train_on_batch(x, y)
+    if not eager:
+        for variable, value in zip(state, before):
+            np.testing.assert_array_equal(variable, value, variable.path)
+    assert all(np.isfinite(v).all() for v in model.get_weights())
+    dense.set_weights(good)
+    assert np.isfinite(model.train_on_batch(x, y)).all()
+
+
 def test_an_interrupted_fit_leaves_a_working_model(tmp_path):
     class Interrupt(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):

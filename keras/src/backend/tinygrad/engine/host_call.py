@@ -8,10 +8,12 @@ buffers, in this process and in the next.
 """
 
 import collections
+import contextlib
 import ctypes
 import functools
 import itertools
 import math
+import sys
 import threading
 import types
 import weakref
@@ -21,6 +23,7 @@ from tinygrad import Device
 from tinygrad import Tensor
 from tinygrad import dtypes
 
+from keras.src.backend.tinygrad.engine import launcher
 from keras.src.backend.tinygrad.engine.handwritten import constant_words
 from keras.src.backend.tinygrad.engine.handwritten import kernel
 from keras.src.backend.tinygrad.engine.handwritten import on_cpu
@@ -35,11 +38,14 @@ POINTERS_PER_CALL = 4
 # tinygrad launches CPU programs with at most 63 arguments.
 MAX_BUFFERS = 62
 MAX_HANDLES = 256
+# Part of the name of each kernel that calls the host.
+KERNEL = "host_call"
 
 _entries = {}
 _entry_numbers = itertools.count(1)
 _handles = collections.OrderedDict()
-_failures = collections.deque()
+# The failures of each `raising` context, the innermost one's last.
+_levels = []
 _arrived = threading.local()
 
 
@@ -74,7 +80,7 @@ def host_call(
             declared, or if an input is sharded over devices.
 
     An exception raised by `fn` surfaces where the result is realized; see
-    `raise_pending`.
+    `raising`.
     """
     home = next(
         (t.device for t in inputs if t.device is not None),
@@ -151,17 +157,45 @@ def float_host_dtype(x):
     return "float64" if x.dtype == dtypes.float64 else "float32"
 
 
-def raise_pending():
-    """Raises the first exception of the host calls that ran since last asked.
+@contextlib.contextmanager
+def raising(undo=None):
+    """Context in which kernels run, that raises what their host calls raise.
 
     A C callback cannot raise through the kernel that called it: the exception
-    waits here, and whoever launches kernels calls this afterwards. The
-    outputs of a failed call are NaN, or zero where the dtype has no NaN.
+    waits here, and `launcher.stopped` keeps what follows from running. Until
+    then the outputs of a failed call are NaN, or zero where the dtype has no
+    NaN.
+
+    Args:
+        undo: Function called before a host call's exception is raised.
     """
-    if _failures:
-        failure = _failures.popleft()
-        _failures.clear()
-        raise failure
+    failures, hook = [], sys.unraisablehook
+
+    def unraisable(report):
+        # An interrupt may arrive before the first line of `_enter`.
+        trace = report.exc_traceback
+        if trace is not None and trace.tb_frame.f_code is _enter.__code__:
+            _fail(report.exc_value)
+        else:
+            hook(report)
+
+    _levels.append(failures)
+    sys.unraisablehook = unraisable
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
+        _levels.pop()
+        launcher.stopped.value = 0
+        if failures:
+            if undo is not None:
+                undo()
+            raise failures[0]
+
+
+def makes_host_calls(program):
+    """Whether a `PROGRAM` uop, or `None`, calls the host."""
+    return program is not None and KERNEL in program.arg.name
 
 
 def _dtype(name):
@@ -215,7 +249,7 @@ def _kernel(count):
                 ret_dtype=dtypes.void,
             )
         )
-    return kernel(call, f"host_call_{count}")
+    return kernel(call, f"{KERNEL}_{count}")
 
 
 def _gradient_function(gradient, operands, read, specs, written, name):
@@ -321,21 +355,38 @@ class _ByIdentity:
         return isinstance(other, _ByIdentity) and self.value is other.value
 
 
-@ctypes.CFUNCTYPE(None, *[ctypes.c_uint64] * (2 + POINTERS_PER_CALL))
 def _enter(number, start, *pointers):
-    entry = _entries[number]
-    if start == 0:
-        _arrived.pointers = []
-    _arrived.pointers.extend(pointers)
-    if len(_arrived.pointers) >= entry.pointers:
-        _run(entry, iter(_arrived.pointers))
+    try:
+        entry = _entries[number]
+        if start == 0:
+            _arrived.pointers = []
+        _arrived.pointers.extend(pointers)
+        if len(_arrived.pointers) >= entry.pointers:
+            _run(entry, iter(_arrived.pointers))
+    except BaseException as error:
+        _fail(error)
 
 
-_ENTER_ADDRESS = ctypes.cast(_enter, ctypes.c_void_p).value
+_callback = ctypes.CFUNCTYPE(
+    None, *[ctypes.c_uint64] * (2 + POINTERS_PER_CALL)
+)(_enter)
+_ENTER_ADDRESS = ctypes.cast(_callback, ctypes.c_void_p).value
+
+
+def _fail(error):
+    if not _levels:
+        # Nobody to tell: Python prints it.
+        raise error
+    _levels[-1].append(error)
+    launcher.stopped.value = 1
 
 
 def _run(entry, pointers):
     results = [_array(pointers, *spec) for spec in entry.outputs]
+    if launcher.stopped.value:
+        # A later step of a loop in which a call failed.
+        _fill(results)
+        return
     try:
         operands = [_array(pointers, *spec) for spec in entry.inputs]
         for operand in operands:
@@ -352,10 +403,15 @@ def _run(entry, pointers):
                     f"{value.shape} from {entry.fn}"
                 )
             result[...] = value
-    except BaseException as error:  # reraised by `raise_pending`
-        _failures.append(error)
-        for result in results:
-            result[...] = 0 if result.dtype.kind in "biu" else np.nan
+    except BaseException:
+        _fill(results)
+        raise
+
+
+def _fill(results):
+    # A kernel may take them for indices before it ends.
+    for result in results:
+        result[...] = 0 if result.dtype.kind in "biu" else np.nan
 
 
 def _array(pointers, shape, dtype):

@@ -8,6 +8,8 @@ Rows that follow each other may be shards of one launch: then the first one's
 width has their number in its upper half. Shards run side by side on the
 threads of the pool (see `threads`), which claim them one by one: a thread
 that the system holds up leaves its share to the others.
+
+A launch that fails sets `stopped`, and the launches after it are left out.
 """
 
 import ctypes
@@ -26,6 +28,9 @@ from keras.src.backend.tinygrad.engine.runtime_lock import lock
 WIDTHS = (6, 12, 24, 64, 256)
 # What precedes the arguments: the kernel's address and the width.
 HEADER = 2
+
+# Not 0: the walk in progress ends with the launch in progress.
+stopped = ctypes.c_uint64()
 
 _ROW = """    case {width}:
       ((FN(*)({types}))row[0])({values});
@@ -112,11 +117,11 @@ INLINE void share(Pool *pool, u64 *row, u64 count, u64 stride) {{
   }}
 }}
 
-{abi}void *keras_replay(u64 *row, Pool *pool) {{
+{abi}void *keras_replay(u64 *row, Pool *pool, u64 *stopped) {{
   if (row[0] == {work}) work((Pool *)row[1]);
   /* Another walk may have it: one that this one is inside of. */
   if (pool && __atomic_exchange_n(&pool->taken, 1, __ATOMIC_SEQ_CST)) pool = 0;
-  while (row[0]) {{
+  while (row[0] && !GET(*stopped)) {{
     u64 count = row[1] >> 32, stride = {header} + (row[1] & 0xffffffff);
     if (count > 1 && pool) {{
       share(pool, row, count, stride);
@@ -171,7 +176,7 @@ def _walker():
         program_cache.store("launcher", key, binary)
     elf = TinyELF(binary, "keras_replay", device.renderer.target, ())
     program = CPUProgram(device, elf)
-    kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+    kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)
     return program, kind(program.addr)
 
 
@@ -196,11 +201,13 @@ def walk(table, functions, alone=False):
     walker = _walker()
     if walker is None:
         for function in functions:
+            if stopped.value:
+                return
             walk_row(table, *function)
         return
     program, function = walker
     pool = None if alone else threads.pool(program)
-    function(ctypes.addressof(table), pool)
+    function(ctypes.addressof(table), pool, ctypes.addressof(stopped))
 
 
 def walk_row(table, function, position, count):

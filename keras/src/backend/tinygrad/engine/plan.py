@@ -91,6 +91,9 @@ class Plan:
     Attributes:
         slots: Tuple of `Slot`s; the first ones are inputs, then outputs.
         launches: Tuple of `Launch`es.
+        progress: What became of the last `run`: `"begun"`, `"launched"` once
+            it may have written to its inputs, or `"undone"` if a host call
+            failed and the inputs are as they were before.
     """
 
     def __init__(self, spec, captured=False):
@@ -100,6 +103,7 @@ class Plan:
         self.outputs = [s for s in spec.slots if s.role == "output"]
         self._offsets, self._arenas = place_scratch(spec)
         self._ops, self._bytes = _estimate(spec)
+        self._may_fail, self._at_risk = _host_calls(spec)
         self._runner = _runner_for(spec, captured)(self)
         self._chooser = blas_threads.Chooser(
             [
@@ -110,6 +114,7 @@ class Plan:
             shares=any(_shards(x) > 1 for x in spec.launches),
         )
         self._kept = []
+        self.progress = None
 
     def bind(self, slot, buffer):
         """Makes an allocated `Buffer` an input of the next launches."""
@@ -132,14 +137,19 @@ class Plan:
         if self._runner.busy:
             # A host call runs its own plan inside itself.
             return Plan(self.spec).run(inputs, var_vals)
-        for slot, buffer in enumerate(inputs):
-            self._runner.bind(slot, buffer)
-        outputs = self.launch(var_vals)
-        self._runner.release()
-        return outputs
+        self.progress = "begun"
+        try:
+            for slot, buffer in enumerate(inputs):
+                self._runner.bind(slot, buffer)
+            return self.launch(var_vals)
+        finally:
+            self._runner.release()
 
     def launch(self, var_vals=None):
         """Runs the launches over the bound buffers.
+
+        If a host call fails, the bound buffers are as they were before, and
+        its exception is raised.
 
         Args:
             var_vals: Dict of the values of bound variables, by name.
@@ -157,10 +167,24 @@ class Plan:
                 if self._runner.shares_scratch
                 and not device.startswith(NO_VIEWS)
             }
-            self._chooser.run(lambda: self._runner.run(scratch, var_vals or {}))
+            self._chooser.run(lambda: self._run(scratch, var_vals or {}))
         self._count()
-        host_call.raise_pending()
         return outputs
+
+    def _run(self, scratch, var_vals):
+        if not self._may_fail:
+            self.progress = "launched"
+            self._runner.run(scratch, var_vals)
+            return
+        saved = self._runner.save(self._at_risk)
+
+        def undo():
+            self._runner.restore(saved)
+            self.progress = "undone"
+
+        with host_call.raising(undo):
+            self.progress = "launched"
+            self._runner.run(scratch, var_vals)
 
     def profile(self, repeats=10):
         """Times each launch by itself, over the buffers bound last.
@@ -180,7 +204,8 @@ class Plan:
         """
         if not isinstance(self._runner, _FlatRunner):
             raise NotImplementedError("Only plans on the CPU are timed.")
-        return self._runner.profile(repeats)
+        with host_call.raising():
+            return self._runner.profile(repeats)
 
     def _count(self):
         GlobalCounters.kernel_count += len(self.launches)
@@ -204,6 +229,43 @@ def _estimate(spec):
     return ops, nbytes
 
 
+def _host_calls(spec):
+    """Finds what a failed host call can leave half done.
+
+    Returns:
+        Whether there are host calls, and list of the input slots that are
+        written before the last of them. What comes after a failure does not
+        run.
+    """
+    calls = [
+        i
+        for i, launch in enumerate(spec.launches)
+        if host_call.makes_host_calls(launch.program)
+    ]
+    written = {}
+    for launch in spec.launches[: calls[-1]] if calls else ():
+        for slot in _written(launch):
+            if spec.slots[slot].role == "input":
+                written[slot] = None
+    return bool(calls), list(written)
+
+
+def _written(launch):
+    """Returns the slots that a launch writes.
+
+    Kernels that hand addresses on to functions do not tell, but they write to
+    buffers of their own, never to an input.
+    """
+    if launch.program is None:
+        return [launch.args[0].slot]
+    info = launch.program.arg
+    return [
+        view.slot
+        for place, view in zip(info.globals, launch.args)
+        if place in info.outs
+    ]
+
+
 def _runner_for(spec, captured):
     if _runs_flat(spec):
         return _FlatRunner
@@ -215,6 +277,9 @@ def _runner_for(spec, captured):
 
 
 def _graphable(spec):
+    # A failed host call has to keep later launches from running.
+    if _host_calls(spec)[0]:
+        return False
     # tinygrad's graphs take a bound buffer whole.
     for view in (v for launch in spec.launches for v in launch.args):
         slot = spec.slots[view.slot]
@@ -360,6 +425,19 @@ class _FlatRunner:
         finally:
             self.busy = False
 
+    def save(self, slots):
+        """Copies the buffers of slots; see `restore`."""
+        return [
+            (start, ctypes.string_at(start, self._plan.slots[slot].nbytes))
+            for slot in slots
+            for start in [self._bound[slot]]
+        ]
+
+    def restore(self, saved):
+        """Undoes what was written since to the buffers in `saved`."""
+        for start, content in saved:
+            ctypes.memmove(start, content, len(content))
+
     def profile(self, repeats):
         times = []
         functions = iter(self._functions)
@@ -435,8 +513,24 @@ class _Runner:
         finally:
             self.busy = False
 
+    def save(self, slots):
+        """Copies the buffers of slots; see `restore`."""
+        saved = []
+        for buffer in (self._buffers[slot] for slot in slots):
+            copy = new_buffer(buffer.device, buffer.size, buffer.dtype)
+            _copy(copy, buffer)
+            saved.append((buffer, copy))
+        return saved
+
+    def restore(self, saved):
+        """Undoes what was written since to the buffers in `saved`."""
+        for buffer, copy in saved:
+            _copy(buffer, copy)
+
     def _launch(self, buffers, var_vals):
         for launch, runtime in zip(self._plan.launches, self._runtimes):
+            if launcher.stopped.value:
+                return
             args = [_view(buffers[v.slot], v) for v in launch.args]
             if runtime is None:
                 _copy(*args)

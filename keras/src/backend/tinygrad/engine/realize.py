@@ -2,6 +2,7 @@
 
 import collections
 
+from keras.src.backend.tinygrad.engine import host_call
 from keras.src.backend.tinygrad.engine import pieces
 from keras.src.backend.tinygrad.engine import tracing
 from keras.src.backend.tinygrad.engine.alternatives import settle
@@ -9,6 +10,8 @@ from keras.src.backend.tinygrad.engine.canonical import canonicalize
 from keras.src.backend.tinygrad.engine.canonical import is_stored_whole
 from keras.src.backend.tinygrad.engine.canonical import stored_value
 from keras.src.backend.tinygrad.engine.canonical import superseded_stores
+from keras.src.backend.tinygrad.engine.internals import Device
+from keras.src.backend.tinygrad.engine.internals import Ops
 from keras.src.backend.tinygrad.engine.internals import Tensor
 from keras.src.backend.tinygrad.engine.internals import apply_map_to_tensors
 from keras.src.backend.tinygrad.engine.internals import buffers
@@ -35,7 +38,8 @@ def realize(*tensors):
 
     Other tensors whose graphs share nodes with these keep their graphs, and
     so their gradients, except that a store into an existing buffer is done
-    once: it is replaced by the buffer wherever it occurs.
+    once: it is replaced by the buffer wherever it occurs. If a host call
+    raises, no buffer has changed, and a store that depends on one is dropped.
 
     Args:
         *tensors: `Tensor`s of any shapes, dtypes and devices. Those that are
@@ -71,7 +75,10 @@ def _realize(tensors):
     try:
         values = dict(zip(uops, _compute(settle(uops))))
     except Unsupported:
-        run_linear(*Tensor.linear_with_vars(*tensors))
+        with host_call.raising():
+            run_linear(*Tensor.linear_with_vars(*tensors))
+            # tinygrad's queue makes host calls on a thread of its own.
+            Device["CPU"].synchronize()
         return
     for tensor, uop in zip(tensors, asked):
         tensor.uop = values[uop]
@@ -98,16 +105,40 @@ def _compute(roots):
             _plans.popitem(last=False)
     else:
         _plans.move_to_end(graph.key)
-    made = entry.plan.run([buffers[u] for u in graph.inputs], graph.var_vals)
+    plan = entry.plan
+    try:
+        made = plan.run([buffers[u] for u in graph.inputs], graph.var_vals)
+    except BaseException as error:
+        if plan.progress == "launched":
+            # An interrupt, say, that arrived while the launches ran.
+            _settle_effects(graph.effects)
+        elif plan.progress == "undone" and isinstance(error, Exception):
+            # What can't be computed is not stored, and not tried again.
+            _settle_effects(filter(_depends_on_host_call, graph.effects))
+        raise
     values = entry.results(roots, made)
-    if graph.effects:
-        pieces.forget()
-        apply_map_to_tensors(
-            {u: stored_value(u) for u in graph.effects}, name="effects"
-        )
+    _settle_effects(graph.effects)
     if is_large:
         pieces.remember(asked, values, nodes)
     return values
+
+
+def _settle_effects(effects):
+    """Lets live tensors read, in place of effects, the buffers written to."""
+    stored = {u: stored_value(u) for u in effects}
+    if stored:
+        pieces.forget()
+        apply_map_to_tensors(stored, name="effects")
+
+
+def _depends_on_host_call(uop):
+    nodes = uop.toposort(enter_calls=False)
+    bodies = [u.src[0] for u in nodes if u.op is Ops.CALL]
+    return any(
+        host_call.KERNEL in body.arg.name
+        for body in bodies
+        if body.op is Ops.SINK
+    )
 
 
 class _Entry:

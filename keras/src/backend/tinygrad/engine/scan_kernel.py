@@ -19,6 +19,8 @@ from tinygrad import dtypes
 
 from keras.src.backend.tinygrad.engine.handwritten import constant_words
 from keras.src.backend.tinygrad.engine.handwritten import kernel
+from keras.src.backend.tinygrad.engine.host_call import KERNEL as HOST_CALL
+from keras.src.backend.tinygrad.engine.host_call import makes_host_calls
 from keras.src.backend.tinygrad.engine.internals import ClangRenderer
 from keras.src.backend.tinygrad.engine.internals import CPULLVMRenderer
 from keras.src.backend.tinygrad.engine.internals import Device
@@ -91,7 +93,8 @@ def _launch(body, inputs, length, reverse):
     ]
     calls = _calls(program)
     if calls is not None and len(arguments) < _MAX_ARGUMENTS:
-        sink = _kernel(n, len(results), m, len(consts), calls)
+        name = _name("scan", program)
+        sink = _kernel(n, len(results), m, len(consts), calls, name)
         arguments.append(_layout_words(layout))
     else:
         sink = _marker(body, layout)
@@ -115,6 +118,12 @@ def _launch(body, inputs, length, reverse):
             y = program.carry_rows[i].cut(stacks[i], first, first + length)
         ys.append(y.reshape(length, *uop.shape))
     return final, ys, call
+
+
+def _name(kind, program):
+    """Returns what the name of a loop's kernel begins with."""
+    host = any(makes_host_calls(one.program) for one, _ in program.launches)
+    return f"{kind}_{HOST_CALL}" if host else kind
 
 
 def _calls(program):
@@ -167,13 +176,14 @@ def _layout_words(layout):
 
 
 @functools.cache
-def _kernel(carries, results, xs, consts, calls):
+def _kernel(carries, results, xs, consts, calls, name):
     """Builds the kernel of all loops of one form.
 
     Args:
         carries, results, xs, consts: Numbers of buffers.
         calls: Tuple with a pair for each call of a step: its arguments, as
             triples (kind, index, byte offset), and the shard, or `None`.
+        name: First part of the kernel's name.
 
     Returns:
         `SINK` uop. Its parameters are the buffers of the carries, those of
@@ -230,13 +240,13 @@ def _kernel(carries, results, xs, consts, calls):
         done = [
             address.cast(dtypes.uint64).call(*pointers_, ret_dtype=dtypes.void)
         ]
-    return kernel(done[0].end(step), f"scan_{len(calls)}")
+    return kernel(done[0].end(step), f"{name}_{len(calls)}")
 
 
 def _marker(body, layout):
     """Returns a `SINK` uop that is replaced by the launches of all steps."""
     where = f"{layout.length} {layout.carries} {layout.slices}"
-    name = f"loop_{body.digest(where)}"
+    name = f"{_name('loop', layout.program)}_{body.digest(where)}"
     expansions[name] = functools.partial(_expand, layout)
     # Compiled by itself it would be an error.
     marker = UOp(Ops.CUSTOM, dtypes.void, arg=f"#error {name}")
