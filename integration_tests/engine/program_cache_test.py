@@ -80,7 +80,7 @@ def run(folder, *arguments, **variables):
 
 
 def entries(folder):
-    return sorted(p for p in folder.iterdir() if not p.name.endswith(".tmp"))
+    return sorted(p for p in folder.iterdir() if not p.name.startswith("."))
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def test_many_processes_at_once(tmp_path):
     for process in processes:
         finish(process)
     assert run(tmp_path, 3) == (0, 0)
-    assert not [p for p in tmp_path.iterdir() if p.name.endswith(".tmp")]
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
 
 
 def test_a_process_killed_among_others(tmp_path):
@@ -197,12 +197,12 @@ def test_other_rules_use_no_entry(module, tmp_path, monkeypatch):
 
 
 def test_store_and_load(place):
-    program_cache.store("thing", b"key", {"a": np.arange(3)})
+    program_cache.store("program", b"key", {"a": np.arange(3)})
     np.testing.assert_array_equal(
-        program_cache.load("thing", b"key")["a"], np.arange(3)
+        program_cache.load("program", b"key")["a"], np.arange(3)
     )
-    assert program_cache.load("thing", b"other") is None
-    assert program_cache.load("another", b"key") is None
+    assert program_cache.load("program", b"other") is None
+    assert program_cache.load("plan", b"key") is None
 
 
 def test_a_size_that_is_no_number_is_named(monkeypatch):
@@ -215,37 +215,71 @@ def test_the_folder_is_bounded(place, monkeypatch):
     monkeypatch.setenv("KERAS_TINYGRAD_CACHE_MB", "1")
     value = os.urandom(100_000)
     for n in range(30):
-        program_cache.store("thing", b"%d" % n, value)
-        path = program_cache._path("thing", b"%d" % n)
+        program_cache.store("program", b"%d" % n, value)
+        path = program_cache._path("program", b"%d" % n)
         os.utime(path, (n, n))
     program_cache.trim()
     kept = [
         n
         for n in range(30)
-        if program_cache.load("thing", b"%d" % n) is not None
+        if program_cache.load("program", b"%d" % n) is not None
     ]
     # The ones used last.
     assert kept == list(range(20, 30))
 
 
+def test_files_of_others_are_left_alone_and_not_counted(place, monkeypatch):
+    monkeypatch.setenv("KERAS_TINYGRAD_CACHE_MB", "1")
+    names = ["thesis.doc", "old.tmp", "plan-b", "program-" + "0" * 41]
+    for name in names:
+        (place / name).write_bytes(bytes(2 << 20))
+        os.utime(place / name, (1, 1))
+    program_cache.store("program", b"key", 1)
+    program_cache.trim()
+    assert all((place / name).exists() for name in names)
+    assert program_cache.load("program", b"key") == 1
+    assert "(1 entries, 0 of 1 MB)" in program_cache.describe()
+
+
+def test_what_a_run_writes_can_be_trimmed(tmp_path):
+    run(tmp_path)
+    kinds = {path.name.split("-")[0] for path in entries(tmp_path)}
+    assert {"plan", "program"} <= kinds
+    owned = {path for _, _, path in program_cache._own_files(tmp_path)}
+    assert owned == {str(path) for path in tmp_path.iterdir()}
+
+
+def test_a_relative_folder_stays_where_it_was(place, monkeypatch):
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("KERAS_TINYGRAD_CACHE", "cache")
+    program_cache.folder.cache_clear()
+    program_cache.store("program", b"key", 1)
+    (place / "elsewhere").mkdir()
+    monkeypatch.chdir(place / "elsewhere")
+    assert program_cache.load("program", b"key") == 1
+    program_cache.store("program", b"other", 2)
+    assert len(entries(place / "cache")) == 2
+    assert not entries(place / "elsewhere")
+
+
 def test_use_is_noted(place):
-    program_cache.store("thing", b"key", 1)
-    path = program_cache._path("thing", b"key")
+    program_cache.store("program", b"key", 1)
+    path = program_cache._path("program", b"key")
     long_ago = time.time() - 7 * 24 * 3600
     os.utime(path, (long_ago, long_ago))
-    assert program_cache.load("thing", b"key") == 1
+    assert program_cache.load("program", b"key") == 1
     assert os.stat(path).st_mtime > long_ago + 3600
 
 
 def test_half_written_files_are_deleted_in_time(place):
-    program_cache.store("thing", b"key", 1)
-    old, new = place / ".old.tmp", place / ".new.tmp"
+    program_cache.store("program", b"key", 1)
+    old, new = [place / (program_cache._TEMPORARY + n) for n in ("a", "b")]
     old.write_bytes(b"x")
     new.write_bytes(b"x")
     os.utime(old, (1, 1))
     program_cache.trim()
     assert not old.exists() and new.exists()
-    assert program_cache.load("thing", b"key") == 1
+    assert program_cache.load("program", b"key") == 1
 
 
 def test_tinygrad_keeps_no_database(tmp_path):

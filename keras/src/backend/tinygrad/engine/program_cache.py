@@ -10,8 +10,8 @@ an entry whose checksum is wrong is replaced.
 Environment variables:
     `KERAS_TINYGRAD_CACHE`: the folder; `0` or `off` keeps nothing on disk.
         By default `keras-tinygrad` in the user's cache folder.
-    `KERAS_TINYGRAD_CACHE_MB`: the folder's size, 512 by default. Beyond it
-        the entries that were longest unused are deleted.
+    `KERAS_TINYGRAD_CACHE_MB`: the size of all entries, 512 by default. Beyond
+        it those that were longest unused are deleted.
 """
 
 import concurrent.futures
@@ -23,6 +23,7 @@ import importlib.metadata
 import os
 import pickle
 import platform
+import re
 import sys
 import tempfile
 import time
@@ -51,6 +52,11 @@ _TRIM_INTERVAL = 512
 _CAPACITY = 4096
 # An entry's time of use is only written when it is this old, in seconds.
 _TOUCH_AFTER = 24 * 3600
+# The folder may be the user's own, with other files in it.
+_TEMPORARY = ".keras-tinygrad-"
+_OWN_FILE = re.compile(
+    rf"(launcher|plan|program)-[0-9a-f]{{40}}|{re.escape(_TEMPORARY)}.*"
+)
 
 
 @functools.cache
@@ -68,7 +74,8 @@ def folder():
             base = os.environ.get("XDG_CACHE_HOME")
             base = base or os.path.expanduser("~/.cache")
         place = os.path.join(base, "keras-tinygrad")
-    return place
+    # The process may change its directory later.
+    return os.path.abspath(place)
 
 
 def size_limit():
@@ -98,11 +105,7 @@ def describe():
     os.makedirs(place, exist_ok=True)
     if not os.access(place, os.W_OK):
         raise PermissionError(f"{place} cannot be written to")
-    sizes = [
-        os.path.getsize(os.path.join(root, name))
-        for root, _, names in os.walk(place)
-        for name in names
-    ]
+    sizes = [size for _, size, _ in _own_files(place)]
     return (
         f"{place} ({len(sizes)} entries, {sum(sizes) >> 20} of "
         f"{size_limit() >> 20} MB)"
@@ -113,7 +116,7 @@ def load(kind, key):
     """Reads an entry.
 
     Args:
-        kind: String, what the entry is.
+        kind: `"launcher"`, `"plan"` or `"program"`.
         key: Bytes that identify it among entries of its kind.
 
     Returns:
@@ -143,7 +146,7 @@ def store(kind, key, value):
     """Writes an entry; a folder that cannot be written is no error.
 
     Args:
-        kind: String, what the entry is.
+        kind: `"launcher"`, `"plan"` or `"program"`.
         key: Bytes that identify it among entries of its kind.
         value: Object that can be pickled.
     """
@@ -156,7 +159,7 @@ def store(kind, key, value):
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         handle, temporary = tempfile.mkstemp(
-            prefix=".", suffix=".tmp", dir=os.path.dirname(path)
+            prefix=_TEMPORARY, dir=os.path.dirname(path)
         )
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -176,26 +179,32 @@ class _Trimmer:
 
 
 def trim():
-    """Deletes the entries longest unused until the folder fits its limit."""
-    entries = []
+    """Deletes the entries longest unused until they fit the limit."""
     try:
-        with os.scandir(folder()) as scan:
-            for entry in scan:
-                with contextlib.suppress(OSError):
-                    status = entry.stat()
-                    entries.append(
-                        (status.st_mtime, status.st_size, entry.path)
-                    )
+        files = _own_files(folder())
     except OSError:
         return
     now, total = time.time(), 0
-    for used, size, path in sorted(entries, reverse=True):
+    for used, size, path in sorted(files, reverse=True):
         # What a killed process left half written is deleted after an hour.
-        abandoned = path.endswith(".tmp") and now - used > 3600
+        is_temporary = os.path.basename(path).startswith(_TEMPORARY)
         total += size
-        if abandoned or total > size_limit():
+        if is_temporary and now - used > 3600 or total > size_limit():
             with contextlib.suppress(OSError):
                 os.unlink(path)
+
+
+def _own_files(place):
+    """Lists the time of use, size and path of each file of the cache."""
+    files = []
+    with os.scandir(place) as scan:
+        for entry in scan:
+            # Another process may delete it meanwhile.
+            with contextlib.suppress(OSError):
+                if _OWN_FILE.fullmatch(entry.name):
+                    status = entry.stat()
+                    files.append((status.st_mtime, status.st_size, entry.path))
+    return files
 
 
 def _path(kind, key):
