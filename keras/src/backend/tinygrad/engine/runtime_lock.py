@@ -1,4 +1,4 @@
-"""The one re-entrant lock around graph lowering, launches and caches."""
+"""The re-entrant locks around what tinygrad does from one thread only."""
 
 import concurrent.futures.thread  # noqa: F401
 import logging  # noqa: F401
@@ -6,32 +6,30 @@ import os
 import threading
 
 
-class _Lock:
-    """A re-entrant lock that a forked child finds unlocked."""
+def _fork_safe_lock():
+    """Makes a re-entrant lock that a forked child finds unlocked.
 
-    def __init__(self):
-        self._lock = threading.RLock()
+    It is Python's own lock, entered and left without Python code in which a
+    signal's handler could raise between taking it and noting that.
+    """
+    made = threading.RLock()
+    if hasattr(os, "register_at_fork"):
+        # Held across the fork: no other thread is in the middle of what it
+        # guards, so the child's copy of that is consistent.
+        os.register_at_fork(
+            before=made.acquire,
+            after_in_parent=made.release,
+            after_in_child=made._at_fork_reinit,
+        )
+    return made
 
-    def __enter__(self):
-        self._lock.acquire()
-        return self
 
-    def __exit__(self, *exc):
-        self._lock.release()
+# What is registered last is acquired first when the process forks, and a
+# thread that holds one lock may ask for those above it: `lock` is made last,
+# and the modules imported above have locks of their own.
 
-    def reset(self):
-        self._lock = threading.RLock()
-
-
-lock = _Lock()
-
-if hasattr(os, "register_at_fork"):
-    # Held across the fork: no other thread is in the middle of a launch, so
-    # the child's copy of every cache is consistent. What is registered last
-    # is acquired first: the modules imported above have locks of their own,
-    # which a thread that holds this one may ask for.
-    os.register_at_fork(
-        before=lock.__enter__,
-        after_in_parent=lambda: lock.__exit__(),
-        after_in_child=lock.reset,
-    )
+# Guards the books on freed memory. Who holds it waits for nothing, so that a
+# buffer can be finalized in any thread.
+memory_lock = _fork_safe_lock()
+# Guards graph lowering, launches and caches.
+lock = _fork_safe_lock()
