@@ -1,12 +1,21 @@
 """What the patches to tinygrad's classes are for."""
 
+import gc
 import math
+import os
+import subprocess
+import sys
+import threading
 
 import numpy as np
 import pytest
+from tinygrad import Device
 from tinygrad import Tensor
+from tinygrad import dtypes
 
 import keras
+from keras.src.backend.tinygrad.engine import patches
+from keras.src.backend.tinygrad.engine.internals import Buffer
 
 
 def test_operands_that_do_not_broadcast_are_named():
@@ -81,3 +90,84 @@ def test_a_constant_nan_differs_from_itself():
     chosen = x.ne(x).where(math.nan, x)
     assert chosen.ne(chosen).tolist() == [False, True, False]
     assert chosen.eq(chosen).tolist() == [True, False, True]
+
+
+needs_cpu = pytest.mark.skipif(
+    Device.DEFAULT != "CPU", reason="the allocator is the CPU's"
+)
+
+
+def kept(allocator):
+    return sum(
+        size * len(found) for (size, _), found in allocator.cache.items()
+    )
+
+
+@needs_cpu
+def test_freed_memory_is_counted_from_any_thread(monkeypatch):
+    allocator = Device["CPU"].allocator
+    allocator.free_cache()
+    assert allocator.kept_bytes == kept(allocator) == 0
+    # Some of the buffers are beyond it.
+    monkeypatch.setattr(patches, "_KEPT_BYTES", 40_000)
+
+    def work(seed):
+        sizes = np.random.default_rng(seed).integers(1, 20, 300) * 1000
+        for number, size in enumerate(map(int, sizes)):
+            buffer = Buffer("CPU", size, dtypes.uint8).allocate()
+            # In a cycle: freed wherever garbage happens to be collected.
+            cycle = [buffer]
+            cycle.append(cycle)
+            del buffer, cycle
+            if number % 50 == 0:
+                gc.collect()
+            if number % 100 == 0:
+                allocator.free_cache()
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    gc.collect()
+    assert 0 < allocator.kept_bytes == kept(allocator) <= 40_000
+
+
+@needs_cpu
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/statm"), reason="asks Linux for its size"
+)
+def test_kept_memory_is_given_back_where_there_is_no_other():
+    code = """
+import resource
+import keras
+from tinygrad import Device
+from tinygrad import dtypes
+from keras.src.backend.tinygrad.engine.internals import Buffer
+
+def allocate(megabytes):
+    return Buffer("CPU", megabytes << 20, dtypes.uint8).allocate()
+
+allocator = Device["CPU"].allocator
+allocate(200)
+assert allocator.kept_bytes >= 200 << 20
+with open("/proc/self/statm") as file:
+    used = int(file.read().split()[0]) * resource.getpagesize()
+limit = used + (100 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+buffers = [allocate(150), allocate(140)]
+assert allocator.kept_bytes == 0
+try:
+    allocate(5000)
+except MemoryError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "KERAS_BACKEND": "tinygrad"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Allocation of 4.88 GB failed on CPU" in done.stdout

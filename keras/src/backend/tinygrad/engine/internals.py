@@ -45,6 +45,7 @@ from tinygrad.helpers import BEAM  # noqa: F401
 from tinygrad.helpers import DEBUG  # noqa: F401
 from tinygrad.helpers import JIT  # noqa: F401
 from tinygrad.helpers import JIT_BATCH_SIZE  # noqa: F401
+from tinygrad.helpers import LRU  # noqa: F401
 from tinygrad.helpers import PARALLEL  # noqa: F401
 from tinygrad.helpers import SCACHE  # noqa: F401
 from tinygrad.helpers import VIZ  # noqa: F401

@@ -4,6 +4,8 @@
 takes the place of the first.
 """
 
+import collections
+import errno
 import functools
 import glob
 import math
@@ -25,6 +27,7 @@ from keras.src.backend.tinygrad.engine import uop_speed
 from keras.src.backend.tinygrad.engine.canonical import is_allocated
 from keras.src.backend.tinygrad.engine.gemm import matmul
 from keras.src.backend.tinygrad.engine.getitem import indexed
+from keras.src.backend.tinygrad.engine.internals import LRU
 from keras.src.backend.tinygrad.engine.internals import VIZ
 from keras.src.backend.tinygrad.engine.internals import CPUAllocator
 from keras.src.backend.tinygrad.engine.internals import CPUProgram
@@ -47,6 +50,7 @@ from keras.src.backend.tinygrad.engine.internals import rangeify_module
 from keras.src.backend.tinygrad.engine.internals import tensor_module
 from keras.src.backend.tinygrad.engine.realize import realize
 from keras.src.backend.tinygrad.engine.runtime_lock import lock
+from keras.src.backend.tinygrad.engine.runtime_lock import memory_lock
 from keras.src.backend.tinygrad.engine.tensors import strong
 from keras.src.backend.tinygrad.engine.transfer import NUMPY_DTYPES
 from keras.src.backend.tinygrad.engine.transfer import from_numpy
@@ -127,6 +131,7 @@ def apply():
     CPUAllocator.kept_bytes = 0
     CPUAllocator.alloc = _bounded_alloc
     CPUAllocator.free = _bounded_free
+    CPUAllocator.free_cache = _counted_free_cache
     # tinygrad's cache is one SQLite file that a process killed while writing
     # leaves locked for the others; programs are in `program_cache`.
     helpers_module.db_connection = _memory_database
@@ -372,12 +377,18 @@ def _private_alloc(original):
     def _alloc(self, size, options):
         if options.external_ptr is not None or sys.platform == "win32":
             return original(self, size, options)
-        memory = mmap.mmap(
-            -1,
-            size,
-            mmap.MAP_ANON | mmap.MAP_PRIVATE,
-            mmap.PROT_READ | mmap.PROT_WRITE,
-        )
+        try:
+            memory = mmap.mmap(
+                -1,
+                size,
+                mmap.MAP_ANON | mmap.MAP_PRIVATE,
+                mmap.PROT_READ | mmap.PROT_WRITE,
+            )
+        except OSError as error:
+            if error.errno != errno.ENOMEM:
+                raise
+            # What tinygrad and Python's users look for.
+            raise MemoryError(f"No memory for {size} bytes") from error
         address = mv_address(memory)
         return HCQBuffer(
             address,
@@ -391,19 +402,40 @@ def _private_alloc(original):
 
 
 def _bounded_alloc(self, size, options=None):
-    if self.cache.get((size, options)):
-        self.kept_bytes -= size
-    return LRUAllocator.alloc(self, size, options)
+    with memory_lock:
+        kept = self.cache.get((size, options))
+        if kept:
+            self.kept_bytes -= size
+            return kept.pop()
+    allocate = super(LRUAllocator, self).alloc
+    try:
+        return allocate(size, options)
+    except MemoryError:
+        self.free_cache()
+    return allocate(size, options)
 
 
 def _bounded_free(self, opaque, size, options=None):
-    if self.kept_bytes + size > _KEPT_BYTES:
-        super(LRUAllocator, self).free(opaque, size, options)
-        return
-    before = len(self.cache.get((size, options), ()))
-    LRUAllocator.free(self, opaque, size, options)
-    after = len(self.cache.get((size, options), ()))
-    self.kept_bytes += size * (after - before)
+    # Also called where a buffer is finalized: in any thread, and between any
+    # two lines of this one.
+    with memory_lock:
+        if LRU and options is None and self.kept_bytes + size <= _KEPT_BYTES:
+            self.kept_bytes += size
+            self.cache[(size, options)].append(opaque)
+            return
+    super(LRUAllocator, self).free(opaque, size, options)
+
+
+def _counted_free_cache(self):
+    with memory_lock:
+        kept, self.cache = self.cache, collections.defaultdict(list)
+        released = sum(
+            size * len(opaques) for (size, _), opaques in kept.items()
+        )
+        self.kept_bytes -= released
+    for (size, options), opaques in kept.items():
+        for opaque in opaques:
+            super(LRUAllocator, self).free(opaque, size, options)
 
 
 def _present_devices(original):
