@@ -294,6 +294,39 @@ def test_idle_threads_sleep_and_their_number_stays():
     assert int(several.stdout) == int(one.stdout) + 3
 
 
+@needs_pool
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/task"), reason="counts Linux' tasks"
+)
+def test_another_import_of_the_backend_starts_no_other_threads():
+    code = """
+import os
+import numpy as np
+import keras
+
+x = np.ones((1024, 512), "float32")
+
+def work():
+    from keras import ops
+
+    y = ops.convert_to_numpy(ops.softmax(ops.convert_to_tensor(x)))
+    np.testing.assert_allclose(y, x / 512, rtol=1e-5)
+    return len(os.listdir("/proc/self/task"))
+
+before = work()
+for _ in range(3):
+    keras.config.set_backend("numpy")
+    keras.config.set_backend("tinygrad")
+    assert work() == before
+print(before)
+"""
+    several = python(code, KERAS_TINYGRAD_THREADS="3")
+    assert several.returncode == 0, several.stderr
+    one = python(code, KERAS_TINYGRAD_THREADS="1")
+    assert one.returncode == 0, one.stderr
+    assert int(several.stdout) == int(one.stdout) + 2
+
+
 @pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity"), reason="there is no affinity here"
 )

@@ -15,11 +15,15 @@ import functools
 import os
 import sys
 
+from keras.src.backend.tinygrad.engine.internals import CPUProgram
+
 # First word of the argument by which a thread is told to work for a pool.
 WORK = 1
 # Turns of a thread without work until it sleeps, some 20 ns each or more.
 SPINS = 4000
 _LINE = 8
+# Where tinygrad's class holds the pools.
+_POOLS = "_keras_pools"
 # Enough for a mutex or a condition of any C library.
 _OPAQUE_BYTES = 256
 _FUNCTIONS = {
@@ -149,9 +153,28 @@ class Pool:
                 detach(thread)
 
 
+def _pools():
+    """The pools of this process, by layout and number of threads.
+
+    They outlive this module: a pool's threads never end, and a second import
+    of the backend (`set_backend`) would start as many again.
+    """
+    pools = vars(CPUProgram).get(_POOLS)
+    if pools is None:
+        pools = {}
+        setattr(CPUProgram, _POOLS, pools)
+    return pools
+
+
 @functools.cache
 def _pool(program):
-    return Pool(program, count() - 1).address if count() > 1 else None
+    size = count() - 1
+    if not size:
+        return None
+    pools, key = _pools(), (Pool.c_fields(), size)
+    if key not in pools:
+        pools[key] = Pool(program, size).address
+    return pools[key]
 
 
 def pool(program):
@@ -163,6 +186,11 @@ def pool(program):
     return _pool(program)
 
 
+def _forget():
+    _pools().clear()
+    _pool.cache_clear()
+
+
 if hasattr(os, "register_at_fork"):
     # A forked child has none of its parent's threads.
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+    os.register_at_fork(after_in_child=_forget)
