@@ -447,3 +447,12 @@ def test_gradients_pass_casts_to_float8():
     y = ops.cast(ops.cast(x, "float8_e4m3fn"), "float32") ** 2
     (grad,) = gradients(ops.sum(y), [x])
     np.testing.assert_array_equal(grad, [0.625, -5.5, 60.0])
+
+
+@pytest.mark.parametrize("shape", [(-1, 2), (-3,), -3, (2, -1)])
+@pytest.mark.parametrize("op", ["zeros", "ones", "empty", "full"])
+def test_negative_sizes_are_refused(op, shape):
+    received = shape if isinstance(shape, tuple) else (shape,)
+    rest = (1.0,) if op == "full" else ()
+    with pytest.raises(ValueError, match=re.escape(f"shape={received}")):
+        getattr(ops, op)(shape, *rest)

@@ -358,3 +358,23 @@ def test_empty_and_scalar_shapes():
     ):
         for shape in ((), (0,), (3, 0), (2, 3)):
             assert ops.convert_to_numpy(sample(shape)).shape == shape
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        keras.random.normal,
+        keras.random.uniform,
+        keras.random.truncated_normal,
+        lambda shape: keras.random.randint(shape, 0, 5),
+        lambda shape: keras.random.gamma(shape, 1.0),
+        lambda shape: keras.random.beta(shape, 1.0, 1.0),
+        lambda shape: keras.random.binomial(shape, 3, 0.5),
+    ],
+)
+def test_sizes_that_are_negative_or_no_integers_are_refused(sample):
+    with pytest.raises(ValueError, match=r"shape=\(-1, 2\)"):
+        sample((-1, 2))
+    with pytest.raises(TypeError, match="Expected integers"):
+        sample((2.5,))
+    assert sample((0, 2)).shape == (0, 2)

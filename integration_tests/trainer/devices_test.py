@@ -12,6 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tinygrad import Device
+
+import keras
+from keras.src.backend.tinygrad import core
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEVICES = ["PYTHON", "CL"]
@@ -141,3 +145,15 @@ def test_a_device_gives_the_numbers_of_the_cpu(device, expected):
             np.testing.assert_allclose(
                 a, b, rtol=1e-4, atol=1e-5, err_msg=f"{name} {i}"
             )
+
+
+def test_a_device_that_is_not_there_is_named():
+    present = [name.lower() for name in Device.get_available_devices()]
+    absent = next(n for n in ("cuda", "amd", "metal") if n not in present)
+    before = core.get_device()
+    for name in ("foo:0", f"{absent}:0", absent.upper()):
+        with pytest.raises(ValueError, match=f"device_name='{name}'") as info:
+            with keras.device(name):
+                pytest.fail("the scope was entered")
+        assert f"as these here: {', '.join(present)}" in str(info.value)
+    assert core.get_device() == before

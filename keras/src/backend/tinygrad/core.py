@@ -109,7 +109,7 @@ def get_device():
 
 
 def _parse_device(device_name):
-    """Turns `"gpu:1"`, `"cpu"` or a tinygrad name into a tinygrad device."""
+    """Opens the tinygrad device of `"gpu:1"`, `"cpu"` or a tinygrad name."""
     if not isinstance(device_name, str):
         raise ValueError(
             "Invalid value for argument `device_name`. "
@@ -133,7 +133,18 @@ def _parse_device(device_name):
             "'device_type:device_index' with a numeric index. "
             f"Received: device_name='{device_name}'"
         )
-    return Device.canonicalize(f"{kind.upper()}:{index or 0}")
+    device = Device.canonicalize(f"{kind.upper()}:{index or 0}")
+    try:
+        # Nothing but opening it tells whether it is there.
+        Device[device]
+    except Exception as error:
+        present = [name.lower() for name in Device.get_available_devices()]
+        raise ValueError(
+            f"There is no device for device_name='{device_name}'. Expected one "
+            f"that tinygrad can open, as these here: {', '.join(present)}. "
+            f"Opening {device} raised {type(error).__name__}: {error}"
+        ) from error
+    return device
 
 
 class Variable(KerasVariable):

@@ -24,6 +24,7 @@ from keras.src.backend.tinygrad.core import to_tinygrad_dtype
 from keras.src.backend.tinygrad.engine.cumulative import cumulative_sum
 from keras.src.backend.tinygrad.engine.host_call import host_call
 from keras.src.backend.tinygrad.engine.indexing import gather_rows
+from keras.src.backend.tinygrad.numpy.common import to_shape
 from keras.src.random.seed_generator import SeedGenerator  # noqa: F401
 from keras.src.random.seed_generator import draw_seed
 from keras.src.random.seed_generator import make_default_seed  # noqa: F401
@@ -205,7 +206,7 @@ def _host_sample(name, sample, shape, parameters, dtype, seed):
     dtype = to_tinygrad_dtype(dtype or floatx())
     compute = _compute_dtype(dtype)
     host_dtype = "float64" if compute == dtypes.float64 else "float32"
-    shape = tuple(shape)
+    shape = to_shape(shape)
 
     def run(key, *parameters):
         words = [int(key[0]), int(key[1]), _HOST_STREAMS[name], 0]
@@ -247,7 +248,7 @@ def _random_blocks(key, shape, stream=0):
     Returns:
         uint64 `Tensor`.
     """
-    shape = tuple(int(size) for size in shape)
+    shape = to_shape(shape)
     size = math.prod(shape)
     if size == 0:
         return Tensor.zeros(*shape, dtype=dtypes.uint64)

@@ -319,3 +319,14 @@ def to_ints(values):
     if not all(isinstance(v, int) for v in values):
         raise TypeError(f"Expected integers. Received: {values}")
     return [int(v) for v in values]
+
+
+def to_shape(shape):
+    """Converts the shape of a tensor that is to be made to a tuple of ints."""
+    sizes = tuple(to_ints(shape))
+    if any(size < 0 for size in sizes):
+        raise ValueError(
+            "Expected a shape of sizes that are not negative. "
+            f"Received: shape={sizes}"
+        )
+    return sizes

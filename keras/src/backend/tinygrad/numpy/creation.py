@@ -21,6 +21,7 @@ from keras.src.backend.tinygrad.numpy.common import result_type
 from keras.src.backend.tinygrad.numpy.common import to_int
 from keras.src.backend.tinygrad.numpy.common import to_ints
 from keras.src.backend.tinygrad.numpy.common import to_operand
+from keras.src.backend.tinygrad.numpy.common import to_shape
 from keras.src.backend.tinygrad.numpy.elementwise import exp2
 from keras.src.backend.tinygrad.numpy.elementwise import power
 from keras.src.backend.tinygrad.numpy.reduction import cumprod
@@ -37,7 +38,7 @@ def copy(x):
 
 def full(shape, fill_value, dtype=None):
     value = convert_to_tensor(fill_value, dtype or config.floatx())
-    shape = tuple(to_ints(shape))
+    shape = to_shape(shape)
     if np.broadcast_shapes(shape, value.shape) != shape:
         raise ValueError(
             "`full` expects a `fill_value` whose shape broadcasts to `shape`. "
@@ -52,11 +53,11 @@ def full_like(x, fill_value, dtype=None):
 
 
 def zeros(shape, dtype=None):
-    return constant(0, dtype or config.floatx(), to_ints(shape))
+    return constant(0, dtype or config.floatx(), to_shape(shape))
 
 
 def ones(shape, dtype=None):
-    return constant(1, dtype or config.floatx(), to_ints(shape))
+    return constant(1, dtype or config.floatx(), to_shape(shape))
 
 
 def zeros_like(x, dtype=None):

@@ -15,8 +15,7 @@ from keras.src.backend.tinygrad.numpy.common import check_broadcast
 from keras.src.backend.tinygrad.numpy.common import dtype_of
 from keras.src.backend.tinygrad.numpy.common import is_float
 from keras.src.backend.tinygrad.numpy.common import promote
-from keras.src.backend.tinygrad.numpy.common import to_int
-from keras.src.backend.tinygrad.numpy.common import to_ints
+from keras.src.backend.tinygrad.numpy.common import to_shape
 
 
 def take(x, indices, axis=None):
@@ -127,7 +126,7 @@ def nonzero(x):
 def unravel_index(indices, shape):
     indices = convert_to_tensor(indices)
     index = index_tensor(indices)
-    shape = [to_int("shape", n, 0) for n in to_ints(shape)]
+    shape = to_shape(shape)
     total = int(np.prod(shape, dtype="int64"))
     index = (index < 0).where(index + total, index)
     parts = []
