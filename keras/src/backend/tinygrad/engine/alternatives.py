@@ -38,11 +38,13 @@ def settle(roots):
     if not _alternatives:
         return roots
     nodes = UOp.sink(*roots).toposort(enter_calls=False)
-    chosen = {
-        value: alternative
-        for value, (alternative, call) in _alternatives.items()
-        if call in nodes and value in nodes
-    }
+    chosen = {}
+    # A copy: another thread may offer meanwhile.
+    for value in [reference() for reference in _alternatives.keyrefs()]:
+        if value in nodes:
+            alternative, call = _alternatives[value]
+            if call in nodes:
+                chosen[value] = alternative
     if not chosen:
         return roots
     # An alternative may itself be over values that have one.

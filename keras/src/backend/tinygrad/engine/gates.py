@@ -127,7 +127,7 @@ def _kernel(formula, inputs, widths):
     return [Tensor(t.uop.after(call)) for t in outputs]
 
 
-@functools.cache
+@functools.lru_cache(maxsize=256)
 def _sink(formula, shape, out_shapes, in_shapes, dtype):
     sample, unit = (UOp.range(size, i) for i, size in enumerate(shape))
     slots = [

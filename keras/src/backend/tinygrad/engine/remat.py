@@ -100,7 +100,7 @@ def _copy_after(tensor, other):
     return Tensor(target.uop.after(call)).reshape(tensor.shape)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=256)
 def _kernel(size, dtype):
     target, source = (UOp.placeholder((size,), dtype, i) for i in range(2))
     i = UOp.range(size, 0)

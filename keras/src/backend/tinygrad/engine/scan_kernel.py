@@ -175,7 +175,7 @@ def _layout_words(layout):
     return _words[key]
 
 
-@functools.cache
+@functools.lru_cache(maxsize=256)
 def _kernel(carries, results, xs, consts, calls, name):
     """Builds the kernel of all loops of one form.
 
