@@ -89,3 +89,4 @@ from tinygrad.uop.ops import identity_element  # noqa: F401
 from tinygrad.uop.ops import recursive_property  # noqa: F401
 from tinygrad.uop.ops import shape_to_shape_arg  # noqa: F401
 from tinygrad.uop.ops import sym_infer  # noqa: F401
+from tinygrad.uop.symbolic import sym  # noqa: F401

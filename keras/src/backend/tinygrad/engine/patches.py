@@ -22,6 +22,7 @@ from tinygrad import dtypes
 from keras.src.backend.tinygrad.engine import compiler
 from keras.src.backend.tinygrad.engine import kernel_options
 from keras.src.backend.tinygrad.engine import rendering
+from keras.src.backend.tinygrad.engine import simplification
 from keras.src.backend.tinygrad.engine import tracing
 from keras.src.backend.tinygrad.engine import uop_speed
 from keras.src.backend.tinygrad.engine.canonical import is_allocated
@@ -92,6 +93,10 @@ def apply():
     # A read of values on the host inside a compiled step must be noticed,
     # and two threads may not launch at once.
     Tensor._buffer = _locked_buffer(_original(Tensor, "_buffer"))
+    # A step is traced with all live tensors as they are; what another thread
+    # writes meanwhile would be taken for the step's.
+    for name in ("assign", "replace", "backward"):
+        setattr(Tensor, name, _locked(_original(Tensor, name)))
     # Data adapters and NumPy look for it.
     Tensor.__array__ = _array
     # Python numbers and conditions of scalars, as with torch and jax.
@@ -106,7 +111,8 @@ def apply():
     # Operands that tinygrad does not know: variables and complex tensors have
     # methods of their own, NumPy's become tensors.
     for name in _OPERATORS:
-        setattr(Tensor, name, _operator(name, _original(Tensor, name)))
+        original = _ORDERINGS.get(name) or _original(Tensor, name)
+        setattr(Tensor, name, _operator(name, original))
     Tensor.__array_priority__ = 100
     # NumPy's integers and arrays, variables, masks, and tensors as bounds.
     Tensor.__getitem__ = indexed(_original(Tensor, "__getitem__"))
@@ -152,6 +158,8 @@ def apply():
     rendering.install(_original)
     # Its loops are shaped for a CPU, not for a GPU.
     kernel_options.install(_original)
+    # What it computes is what was written, for NaN and at a dtype's ends too.
+    simplification.install(_original)
     # A cast to float16 and back rounds, and overflows beyond 65504.
     codegen_module.pm_simplify_add_image = _with_all_casts(
         _original(codegen_module, "pm_simplify_add_image")
@@ -209,6 +217,15 @@ def _realize(self, *others, do_update_stats=True):
     return self
 
 
+def _locked(original):
+    @functools.wraps(original)
+    def method(self, *args, **kwargs):
+        with lock:
+            return original(self, *args, **kwargs)
+
+    return method
+
+
 def _locked_buffer(original):
     def _buffer(self):
         tracing.check_host_read(self)
@@ -249,6 +266,12 @@ _OPERATORS = [
     for name in "add sub mul truediv floordiv mod pow matmul and or xor".split()
     if hasattr(Tensor, f"__{prefix}{name}__")
 ] + ["__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"]
+
+# tinygrad's own are true for NaN.
+_ORDERINGS = {
+    "__le__": lambda x, y: (x < y) | (x == y),
+    "__ge__": lambda x, y: (x > y) | (x == y),
+}
 
 
 def _operator(name, original):

@@ -31,6 +31,7 @@ import time
 from keras.src.backend.tinygrad.engine import compiler
 from keras.src.backend.tinygrad.engine import kernel_options
 from keras.src.backend.tinygrad.engine import rendering
+from keras.src.backend.tinygrad.engine import simplification
 from keras.src.backend.tinygrad.engine.internals import BEAM
 from keras.src.backend.tinygrad.engine.internals import ClangCompiler
 from keras.src.backend.tinygrad.engine.internals import Device
@@ -266,7 +267,7 @@ def fingerprint(device):
     renderer = Device[device].renderer
     parts = [_tinygrad_fingerprint(), type(renderer).__name__]
     parts += [repr(renderer.target), sys.platform]
-    parts.append(_source_fingerprint(rendering))
+    parts += map(_source_fingerprint, (rendering, simplification))
     if renderer.compiler is not None:
         parts.append(str(renderer.compiler.cachekey))
         parts.append(_compiler_fingerprint(type(renderer.compiler)))

@@ -22,7 +22,7 @@ def install(original):
     for kind in (CStyleLanguage, *_subclasses(CStyleLanguage)):
         if "string_rewrite" in vars(kind):
             rewrite = original(kind, "string_rewrite")
-            kind.string_rewrite = _NARROW_INTEGERS + rewrite
+            kind.string_rewrite = _NARROW_INTEGERS + _NEGATION + rewrite
     ClangRenderer.string_rewrite = (
         _BFLOAT16 + _POLYNOMIAL_STEP + ClangRenderer.string_rewrite
     )
@@ -66,6 +66,16 @@ _NARROW_INTEGERS = PatternMatcher(
     ]
 )
 
+# tinygrad writes `a - -b` without the space.
+_NEGATION = PatternMatcher(
+    [
+        (
+            UPat(Ops.NEG, name="x"),
+            lambda ctx, x: f"({ctx.code_for_op[x.op](ctx[x.src[0]], x.dtype)})",
+        )
+    ]
+)
+
 _BFLOAT16 = PatternMatcher(
     [
         (
@@ -88,9 +98,10 @@ _POLYNOMIAL_STEP = PatternMatcher(
                 dtypes.floats,
                 [UPat(Ops.MUL, name="product"), UPat.cvar().cast(name="c")],
             ),
+            # tinygrad takes away the parentheses of a sum's operand.
             lambda ctx, product, c: (
-                '({ _Pragma("clang fp contract(fast)") '
-                f"{ctx[product]}+{ctx[c]}; }})"
+                '(({ _Pragma("clang fp contract(fast)") '
+                f"{ctx[product]}+{ctx[c]}; }}))"
             ),
         )
     ]
