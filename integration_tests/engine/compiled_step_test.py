@@ -14,6 +14,7 @@ from tinygrad import nn
 
 from keras.src.backend.tinygrad import engine
 from keras.src.backend.tinygrad.complex import ComplexTensor
+from keras.src.backend.tinygrad.engine import compiled_step
 from keras.src.backend.tinygrad.engine.internals import GlobalCounters
 from keras.src.backend.tinygrad.engine.internals import buffers
 from keras.src.backend.tinygrad.engine.transfer import from_numpy
@@ -592,3 +593,111 @@ def test_fork_while_another_thread_computes():
     finally:
         stop.set()
         thread.join()
+
+
+def test_constants_as_inputs():
+    step, traces = counted(lambda x: (x * 2, []))
+    for value in (0.0, 1.0, 5.0):
+        np.testing.assert_array_equal(
+            step(Tensor.full((2, 3), value)).numpy(), np.full((2, 3), 2 * value)
+        )
+    assert len(traces) == 1
+
+
+def test_numbers_that_are_equal_and_not_the_same():
+    step, traces = counted(lambda x: (Tensor([1.0]).realize() * x, []))
+    assert np.signbit(step(-0.0).numpy()) == [True]
+    assert np.signbit(step(0.0).numpy()) == [False]
+    assert np.isnan(step(float("nan")).numpy()) == [True]
+    step(float("nan"))
+    assert len(traces) == 3
+
+
+def test_a_constant_output_is_each_calls_own():
+    step, _ = counted(lambda x: (Tensor.full((2,), 1.0), []))
+    x = array(2)
+    step(x).assign(Tensor([9.0, 9.0])).realize()
+    np.testing.assert_array_equal(step(x).numpy(), [1, 1])
+
+
+def test_an_interrupt_after_the_trace_leaves_no_mark(monkeypatch):
+    count = Tensor([0.0]).contiguous().realize()
+
+    def fn(x):
+        return count.assign(count + x.sum()) * 1, []
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    step = engine.compile_step(fn)
+    x = np.ones((2, 3), "float32")
+    with monkeypatch.context() as patch:
+        patch.setattr(compiled_step, "lower", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            step(x)
+    assert count.tolist() == [0]
+    step(x)
+    assert count.tolist() == [6]
+
+
+def test_a_tensor_that_leaks_from_a_failed_trace_raises():
+    kept = []
+
+    def fn(x):
+        kept.append(x.sum())
+        return kept[0].item(), []
+
+    with pytest.raises(engine.HostReadError):
+        engine.compile_step(fn)(array(2))
+    with pytest.raises(RuntimeError, match="while the step was traced"):
+        kept[0].numpy()
+
+
+def test_a_tensor_written_to_outside_is_followed():
+    weight = Tensor([1.0, 1.0]).contiguous().realize()
+    step, traces = counted(lambda x: (x * weight, []))
+    x = np.ones((2,), "float32")
+    assert step(x).tolist() == [1, 1]
+    weight.assign(Tensor([5.0, 6.0]))
+    assert step(x).tolist() == [5, 6]
+    assert len(traces) == 1
+    weight.replace(Tensor([1, 2], dtype="uint8"))
+    with pytest.raises(ValueError, match="another size.*received"):
+        step(x)
+
+
+def test_inputs_of_all_shapes_seen_do_not_stay():
+    step, _ = counted(lambda x: (x.sum(), []))
+    held = []
+    for n in range(1, 5):
+        step(np.ones((n, 1 << 20), "float32"))
+        held.append(GlobalCounters.mem_used)
+    step(np.ones((1, 1 << 20), "float32"))
+    assert max(held) - GlobalCounters.mem_used < 14 << 20
+    assert held[-1] - held[0] < 14 << 20
+
+
+def test_what_another_thread_writes_is_not_the_steps():
+    total = Tensor([0.0]).contiguous().realize()
+    weight = Tensor([1.0, 2.0]).realize()
+    started = threading.Event()
+
+    def other():
+        started.wait()
+        (weight * weight).sum().backward()
+        total.assign(total + 5)
+
+    thread = threading.Thread(target=other)
+
+    def fn(x):
+        started.set()
+        thread.join(0.5)
+        return x * 2, []
+
+    thread.start()
+    step = engine.compile_step(fn)
+    step(array(3))
+    thread.join()
+    step(array(3))
+    assert weight.grad.tolist() == [2, 4]
+    assert total.tolist() == [5]

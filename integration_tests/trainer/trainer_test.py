@@ -316,6 +316,33 @@ def test_layers_frozen_between_steps():
         assert not np.array_equal(before[2], after[2])
 
 
+def test_a_frozen_layer_without_weights_to_train():
+    layer = keras.layers.BatchNormalization(center=False, scale=False)
+    model = keras.Sequential([keras.Input((1,)), layer, keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x, y = np.array([[10.0], [20.0]]), np.zeros((2, 1))
+    means = []
+    for layer.trainable in (True, False, True):
+        model.train_on_batch(x, y)
+        means.append(float(layer.moving_mean[0]))
+    close(means, [0.15, 0.15, 0.2985], 1e-6)
+
+
+def test_constant_tensors_as_batches():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.layers[0].set_weights([np.ones((1, 1)), np.zeros(1)])
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    x = keras.ops.ones((4, 1))
+    for target in (1.0, 0.0, 3.0):
+        loss = model.test_on_batch(x, keras.ops.full((4, 1), target))
+        close([loss], [(1 - target) ** 2], 0)
+        close(
+            [model.predict_on_batch(keras.ops.full((4, 1), target))],
+            [np.full((4, 1), target)],
+            0,
+        )
+
+
 def test_a_callback_that_freezes_a_layer():
     model = mlp(optimizer="sgd")
     kernels = []

@@ -157,7 +157,8 @@ class Variable(KerasVariable):
     def _direct_assign(self, value):
         # A new buffer, not a write into the old one: lazy graphs that read
         # the old value have not run yet.
-        self._value = _own_buffer(value, self._value.device)
+        with engine.lock:
+            self._value = _own_buffer(value, self._value.device)
 
     def _convert_to_tensor(self, value, dtype=None):
         return convert_to_tensor(value, dtype=dtype)

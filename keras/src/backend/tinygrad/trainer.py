@@ -424,7 +424,7 @@ class _Step:
     def _parts(self):
         parts = []
         for layer in self.trainer._flatten_layers():
-            parts.append(layer)
+            parts += (layer, layer.trainable)
             for variables in (
                 layer._trainable_variables,
                 layer._non_trainable_variables,

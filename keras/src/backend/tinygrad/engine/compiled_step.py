@@ -11,7 +11,6 @@ from keras.src.backend.tinygrad.complex import ComplexTensor
 from keras.src.backend.tinygrad.engine import pieces
 from keras.src.backend.tinygrad.engine import tracing
 from keras.src.backend.tinygrad.engine.alternatives import settle
-from keras.src.backend.tinygrad.engine.canonical import LeakedTensorError
 from keras.src.backend.tinygrad.engine.canonical import canonicalize
 from keras.src.backend.tinygrad.engine.canonical import is_stored_whole
 from keras.src.backend.tinygrad.engine.canonical import pending_effects
@@ -27,6 +26,7 @@ from keras.src.backend.tinygrad.engine.internals import apply_map_to_tensors
 from keras.src.backend.tinygrad.engine.internals import buffers
 from keras.src.backend.tinygrad.engine.internals import disable_gc
 from keras.src.backend.tinygrad.engine.internals import dtypes
+from keras.src.backend.tinygrad.engine.internals import strong_dtype
 from keras.src.backend.tinygrad.engine.lowering import lower
 from keras.src.backend.tinygrad.engine.lowering import own_buffer
 from keras.src.backend.tinygrad.engine.plan import Plan
@@ -36,14 +36,22 @@ from keras.src.backend.tinygrad.engine.runtime_lock import lock
 from keras.src.backend.tinygrad.engine.tensors import buffer_uop
 from keras.src.backend.tinygrad.engine.tensors import shape_source
 from keras.src.backend.tinygrad.engine.tensors import shaped
+from keras.src.backend.tinygrad.engine.tensors import strong
 from keras.src.backend.tinygrad.engine.tensors import tensor_of
 from keras.src.backend.tinygrad.engine.transfer import NUMPY_DTYPES
 from keras.src.backend.tinygrad.engine.transfer import TINYGRAD_DTYPES
 from keras.src.backend.tinygrad.engine.transfer import copy_in
 
+
+def _count_of_unshared():
+    owner = [object()]
+    value = owner[0]
+    return sys.getrefcount(value)
+
+
 # What `sys.getrefcount` returns for an object that one owner and one local
-# variable refer to.
-_UNSHARED = 3
+# variable refer to: Python 3.14 counts one less than those before.
+_UNSHARED = _count_of_unshared()
 
 
 def compile_step(fn, device=None):
@@ -78,6 +86,7 @@ class CompiledStep:
         self._fn = fn
         self._device = device
         self._captures = {}
+        self._latest = None
 
     def __call__(self, inputs, key=None):
         """Runs the step.
@@ -106,6 +115,11 @@ class CompiledStep:
                 device = self._device or Device.DEFAULT
                 capture = _Capture(self._fn, inputs, leaves, device)
                 self._captures[signature] = capture
+            if capture is not self._latest:
+                if self._latest is not None:
+                    # Inputs of every shape seen would fill the memory.
+                    self._latest.free_inputs()
+                self._latest = capture
             return capture.run(leaves)
 
     @property
@@ -127,6 +141,9 @@ def _describe(leaf):
         return (np.ndarray, leaf.shape, leaf.dtype)
     if isinstance(leaf, (Tensor, ComplexTensor)):
         return (type(leaf), leaf.shape, leaf.dtype, leaf.device)
+    if isinstance(leaf, float):
+        # 0.0 equals -0.0, and NaN nothing.
+        return (float, repr(leaf))
     return (type(leaf), leaf)
 
 
@@ -186,7 +203,8 @@ def _flush_effects():
         base = uop.base
         stored = base.op is Ops.AFTER and base.src[1].op is Ops.STORE
         if stored or pending_effects([uop]):
-            with contextlib.suppress(LeakedTensorError):
+            # Whoever reads the tensor gets the error.
+            with contextlib.suppress(Exception):
                 realize(tensor)
 
 
@@ -208,20 +226,27 @@ class _Capture:
         ]
         arguments = _whole(arguments, self._complex_inputs)
         arguments = tree.pack_sequence_as(inputs, arguments)
-        with tracing.Trace() as trace:
-            outputs, updates = fn(arguments)
-        if trace.give_buffers():
-            # Tensors that had none were written to: now they can be state.
+        try:
             with tracing.Trace() as trace:
                 outputs, updates = fn(arguments)
-        try:
-            self._lower(outputs, updates, slots, trace)
+            if trace.give_buffers():
+                # What had none was written to: now it can be state.
+                with tracing.Trace() as trace:
+                    outputs, updates = fn(arguments)
+            with trace.undone_on_error():
+                self._lower(outputs, updates, slots, trace)
         finally:
             # Whatever kept a traced tensor gets an error for it.
             trace_inputs.update(f.uop.base for f in self._feeds if f)
         for feed in self._feeds:
             if feed is not None:
-                feed.allocate()
+                feed.uop = None
+
+    def free_inputs(self):
+        """Frees the buffers of the inputs; the next run makes new ones."""
+        for feed in self._feeds:
+            if feed is not None:
+                feed.free()
 
     def _lower(self, outputs, updates, slots, trace):
         updates = {id(slot): (slot, value) for slot, value in updates}
@@ -274,12 +299,13 @@ class _Capture:
         fed = [f.uop.base for f in self._feeds if f is not None]
         made, self._outputs = {}, []
         for leaf in leaves:
-            if not isinstance(leaf, Tensor) or leaf.uop.is_virtual:
+            if not isinstance(leaf, Tensor):
                 self._outputs.append((leaf, None))
                 continue
             if 0 in leaf.shape:
                 leaf = _empty(leaf.shape, leaf.dtype, leaf.device)
-                self._outputs.append((leaf, None))
+            if 0 in leaf.shape or leaf.uop.is_virtual:
+                self._outputs.append((leaf.uop, None))
                 continue
             root, buffer = own_buffer(leaf.uop, superseded, fed)
             if buffer not in made:
@@ -294,8 +320,16 @@ class _Capture:
         self.plan = Plan(spec, captured=True)
         written = {stored_value(u).base for u in graph.effects}
         self._states = []
+        owners = {
+            t.uop.base: t
+            for t in tracing.live_tensors()
+            if t.uop.has_buffer_identity() and not t.uop.is_virtual
+        }
         for i, base in enumerate(graph.inputs):
             holder = holders.get(base)
+            if holder is None and base in owners:
+                # Written to outside of the step, if at all.
+                holder = _TensorState(owners[base])
             if holder is None:
                 # A constant, which the plan keeps.
                 self.plan.bind(len(fed) + i, buffers[base])
@@ -312,12 +346,17 @@ class _Capture:
             if feed is not None:
                 plan.bind(position, feed.load(leaf))
                 position += 1
-        for state in self._states:
-            state.bind(plan)
+        # Another thread may replace a state while the plan writes to it.
+        held = [state.bind(plan) for state in self._states]
         made = plan.launch()
+        del held
         bases = list(map(buffer_uop, made))
         values = [
-            value if source is None else tensor_of(shaped(bases[value], source))
+            tensor_of(shaped(bases[value], source))
+            if source is not None
+            else Tensor(value)
+            if isinstance(value, UOp)
+            else value
             for value, source in self._outputs
         ]
         results = _whole(values, self._complex)
@@ -359,20 +398,33 @@ class _State:
                 uop = value.uop
             plan.bind(self._slot, buffers[uop.base])
             self._bound = weakref.ref(uop)
+        return uop
 
 
 class _TensorState(_State):
-    """A `Tensor` that the traced function wrote to, itself its holder."""
+    """A `Tensor` that may be written to, itself its holder."""
+
+    def __init__(self, holder):
+        super().__init__(holder)
+        self._nbytes = holder.uop.base.nbytes()
 
     def bind(self, plan):
         uop = self._holder.uop
         if uop is not self._bound():
             realize(self._holder)
             uop = self._holder.uop
+            if uop.base.nbytes() != self._nbytes:
+                raise ValueError(
+                    "A tensor that a compiled step uses was given a value of "
+                    "another size. Expected its dtype and shape to stay, "
+                    f"received {uop.dtype} and {tuple(uop.shape)}. Keep what "
+                    "changes so in the step's inputs."
+                )
             plan.bind(self._slot, buffers[uop.base])
             self._bound = weakref.ref(uop)
         if self._written:
             pieces.forget()
+        return uop
 
 
 def _moved(value):
@@ -386,9 +438,10 @@ def _moved(value):
 
 def _make_feed(leaf, device):
     if isinstance(leaf, Tensor):
-        if leaf.uop.is_virtual or 0 in leaf.shape:
+        if 0 in leaf.shape:
             return None
-        return _TensorFeed(leaf.shape, leaf.dtype, leaf.device)
+        dtype = strong_dtype(leaf.dtype)
+        return _TensorFeed(leaf.shape, dtype, leaf.device or device)
     if not isinstance(leaf, (np.ndarray, np.generic)):
         return None
     dtype = TINYGRAD_DTYPES.get(leaf.dtype)
@@ -413,39 +466,49 @@ def _empty(shape, dtype, device):
     return Tensor.zeros(*shape, dtype=dtype, device=device)
 
 
-class _ArrayFeed:
-    """A device buffer that each call's array is copied into."""
+class _TensorFeed:
+    """A device buffer that each call's tensor is copied into.
+
+    Attributes:
+        uop: While the step is captured, the `BUFFER` uop that stands for it.
+    """
 
     def __init__(self, shape, dtype, device):
         self.uop = UOp.empty(shape, dtype=dtype, device=device)
-
-    def allocate(self):
         base = self.uop.base
+        self._shape = shape
         self._buffer = Buffer(base.device, base.max_numel(), base.dtype)
-        self._buffer.allocate()
-        self._view = None
-        if self._buffer.device == "CPU":
-            memory = self._buffer.as_memoryview(force_zero_copy=True)
-            array = np.frombuffer(memory, NUMPY_DTYPES[base.dtype])
-            self._view = array.reshape(self.uop.shape)
-        self.uop = None
+
+    def free(self):
+        if self._buffer.is_allocated():
+            self._buffer.deallocate()
 
     def load(self, leaf):
-        if self._view is not None:
-            self._view[...] = leaf
-        else:
-            copy_in(leaf, self._buffer)
-        return self._buffer
-
-
-class _TensorFeed(_ArrayFeed):
-    """A device buffer that each call's tensor is copied into."""
-
-    def allocate(self):
-        super().allocate()
-        self._view = None
-
-    def load(self, leaf):
+        if leaf.uop.is_virtual:
+            # A constant, which has no buffer.
+            leaf = strong(leaf).clone(device=self._buffer.device)
         realize(leaf)
-        self._buffer.copy_from(buffers[leaf.uop.base])
+        self._buffer.ensure_allocated().copy_from(buffers[leaf.uop.base])
         return self._buffer
+
+
+class _ArrayFeed(_TensorFeed):
+    """A device buffer that each call's array is copied into."""
+
+    _view = None
+
+    def free(self):
+        self._view = None
+        super().free()
+
+    def load(self, leaf):
+        buffer = self._buffer.ensure_allocated()
+        if buffer.device != "CPU":
+            copy_in(leaf, buffer)
+            return buffer
+        if self._view is None:
+            memory = buffer.as_memoryview(force_zero_copy=True)
+            array = np.frombuffer(memory, NUMPY_DTYPES[buffer.dtype])
+            self._view = array.reshape(self._shape)
+        self._view[...] = leaf
+        return buffer

@@ -134,6 +134,16 @@ class Trace:
             if not tensor.uop.has_buffer_identity():
                 tensor.uop = before
 
+    @contextlib.contextmanager
+    def undone_on_error(self):
+        """Context that leaves no mutation behind if it ends in an error."""
+        try:
+            yield
+        except BaseException:
+            for tensor, before in self.mutated:
+                tensor.uop = before
+            raise
+
     def is_unchanged(self, tensor):
         """Whether a tensor has not been given another value in the trace."""
         entry = self._before.get(id(tensor))
