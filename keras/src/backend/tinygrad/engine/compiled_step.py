@@ -11,6 +11,7 @@ from keras.src.backend.tinygrad.complex import ComplexTensor
 from keras.src.backend.tinygrad.engine import pieces
 from keras.src.backend.tinygrad.engine import tracing
 from keras.src.backend.tinygrad.engine.alternatives import settle
+from keras.src.backend.tinygrad.engine.canonical import LeakedTensorError
 from keras.src.backend.tinygrad.engine.canonical import canonicalize
 from keras.src.backend.tinygrad.engine.canonical import is_stored_whole
 from keras.src.backend.tinygrad.engine.canonical import pending_effects
@@ -203,8 +204,7 @@ def _flush_effects():
         base = uop.base
         stored = base.op is Ops.AFTER and base.src[1].op is Ops.STORE
         if stored or pending_effects([uop]):
-            # Whoever reads the tensor gets the error.
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(LeakedTensorError):
                 realize(tensor)
 
 
