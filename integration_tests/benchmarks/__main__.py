@@ -17,6 +17,7 @@ import json
 import os
 import pathlib
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -374,6 +375,8 @@ def main():
         "--write", action="store_true", help="write README's table and chart"
     )
     arguments = parser.parse_args()
+    # The process that measures ends with this one.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     busy = arguments.busy_core
     if busy and arguments.write:
         parser.error("README's table is of idle cores: --write or --busy-core")
