@@ -300,9 +300,9 @@ def _from_array(x, array, dtype):
     if dtype is None:
         dtype = standardize_dtype(array.dtype)
     target = to_tinygrad_dtype(dtype)
-    return from_numpy(array.astype(_numpy_dtype(dtype)), get_device()).cast(
-        target
-    )
+    return from_numpy(
+        array.astype(_numpy_dtype(dtype), copy=False), get_device()
+    ).cast(target)
 
 
 def _saturated(x, dtype):
