@@ -3,8 +3,6 @@
 import gc
 import math
 import os
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -14,6 +12,7 @@ from tinygrad import Tensor
 from tinygrad import dtypes
 
 import keras
+from integration_tests.processes import run_python
 from keras.src.backend.tinygrad.engine import patches
 from keras.src.backend.tinygrad.engine.internals import Buffer
 
@@ -162,12 +161,6 @@ try:
 except MemoryError as error:
     print(error)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "KERAS_BACKEND": "tinygrad"},
-    )
+    done = run_python(code)
     assert done.returncode == 0, done.stderr
     assert "Allocation of 4.88 GB failed on CPU" in done.stdout

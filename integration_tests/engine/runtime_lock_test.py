@@ -2,12 +2,11 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 
 import pytest
 
+from integration_tests.processes import run_python
 from keras.src.backend.tinygrad.engine import runtime_lock
 
 # A signal's handler raises, again and again, where the lock is used.
@@ -44,13 +43,7 @@ thread.join()
     not hasattr(signal, "setitimer"), reason="there is no interval timer"
 )
 def test_an_interrupt_leaves_the_lock_free():
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "KERAS_BACKEND": "tinygrad"},
-    )
+    done = run_python(INTERRUPTED)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "free\n", done.stderr
 

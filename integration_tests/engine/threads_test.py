@@ -1,7 +1,6 @@
 """Shards of kernels side by side: results, forks, many threads, settings."""
 
 import os
-import subprocess
 import sys
 import threading
 
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 from tinygrad import Device
 
+from integration_tests.processes import run_python
 from keras.src.backend.tinygrad import engine
 from keras.src.backend.tinygrad.engine import blas_threads
 from keras.src.backend.tinygrad.engine import convolution
@@ -184,18 +184,6 @@ def test_many_python_threads_at_once():
     assert not failures
 
 
-def python(code, **environment):
-    inherited = dict(os.environ, KERAS_BACKEND="tinygrad")
-    inherited.pop("KERAS_TINYGRAD_THREADS", None)
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**inherited, **environment},
-    )
-
-
 _WORK = """
 import os
 import numpy as np
@@ -248,7 +236,7 @@ np.testing.assert_allclose(ops.exp(np.ones((3, 7))), np.full((3, 7), np.e))
 
 def test_loops_of_several_threads_at_once():
     for _ in range(2):
-        done = python(_LOOPS, KERAS_TINYGRAD_CACHE="off")
+        done = run_python(_LOOPS, KERAS_TINYGRAD_CACHE="off")
         assert done.returncode == 0, done.stderr
 
 
@@ -266,7 +254,7 @@ def test_a_fork_after_use():
         "    assert os.waitstatus_to_exitcode(status) == 7\n"
         "    work()\n"
     )
-    done = python(code, KERAS_TINYGRAD_THREADS="3")
+    done = run_python(code, KERAS_TINYGRAD_THREADS="3")
     assert done.returncode == 0, done.stderr
 
 
@@ -287,9 +275,9 @@ def test_idle_threads_sleep_and_their_number_stays():
         "assert time.process_time() - start < 0.1\n"
         "print(before)\n"
     )
-    several = python(code, KERAS_TINYGRAD_THREADS="4")
+    several = run_python(code, KERAS_TINYGRAD_THREADS="4")
     assert several.returncode == 0, several.stderr
-    one = python(code, KERAS_TINYGRAD_THREADS="1")
+    one = run_python(code, KERAS_TINYGRAD_THREADS="1")
     assert one.returncode == 0, one.stderr
     assert int(several.stdout) == int(one.stdout) + 3
 
@@ -320,9 +308,9 @@ for _ in range(3):
     assert work() == before
 print(before)
 """
-    several = python(code, KERAS_TINYGRAD_THREADS="3")
+    several = run_python(code, KERAS_TINYGRAD_THREADS="3")
     assert several.returncode == 0, several.stderr
-    one = python(code, KERAS_TINYGRAD_THREADS="1")
+    one = run_python(code, KERAS_TINYGRAD_THREADS="1")
     assert one.returncode == 0, one.stderr
     assert int(several.stdout) == int(one.stdout) + 2
 
@@ -335,7 +323,7 @@ def test_a_process_on_one_core_has_one_thread():
         "import os\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
     ) + _WORK
     code += "work()\nassert threads.count() == 1\n"
-    done = python(code)
+    done = run_python(code, KERAS_TINYGRAD_THREADS=None)
     assert done.returncode == 0, done.stderr
 
 
@@ -346,14 +334,14 @@ def test_cores_taken_away_later():
         "    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
         "for _ in range(50): work()\n"
     )
-    done = python(code, KERAS_TINYGRAD_THREADS="3")
+    done = run_python(code, KERAS_TINYGRAD_THREADS="3")
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many", ""])
 def test_a_bad_setting(value):
     code = _WORK + "work()"
-    done = python(code, KERAS_TINYGRAD_THREADS=value)
+    done = run_python(code, KERAS_TINYGRAD_THREADS=value)
     assert done.returncode != 0
     assert "KERAS_TINYGRAD_THREADS must be a positive integer" in done.stderr
 
