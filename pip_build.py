@@ -19,9 +19,11 @@ import subprocess
 import sys
 import tempfile
 
+from keras_tinygrad_patches import command
 from keras_tinygrad_patches import upstream
 from keras_tinygrad_patches.project import Failure
 from keras_tinygrad_patches.project import Project
+from keras_tinygrad_patches.signals import deferred
 from keras_tinygrad_patches.tree import copy_backend
 from keras_tinygrad_patches.tree import install
 from keras_tinygrad_patches.tree import require_clean
@@ -79,8 +81,9 @@ def build(project, as_keras=False, dist=None):
         wheel = _run_pip_wheel(stage, pathlib.Path(directory) / "out")
         dist = dist or project.root / "dist"
         dist.mkdir(exist_ok=True)
-        shutil.copy(wheel, dist / f".{wheel.name}")
-        os.replace(dist / f".{wheel.name}", dist / wheel.name)
+        with deferred():
+            shutil.copy(wheel, dist / f".{wheel.name}")
+            os.replace(dist / f".{wheel.name}", dist / wheel.name)
     return dist / wheel.name
 
 
@@ -167,6 +170,17 @@ def install_wheel(wheel, name):
             raise Failure(f"pip could not install {wheel}.")
 
 
+def run(arguments):
+    project = Project.here()
+    wheel = build(project, arguments.as_keras)
+    print(f"Built {wheel}")
+    if arguments.install:
+        name = distribution(project, arguments.as_keras)[0]
+        install_wheel(wheel, name)
+        print(f"Installed {name} into {sys.prefix}")
+    return 0
+
+
 def main():
     parser = argparse.ArgumentParser(
         description="Builds the wheel from the materialised tree into dist/."
@@ -180,18 +194,7 @@ def main():
         "--install", action="store_true", help="install it into this Python"
     )
     arguments = parser.parse_args()
-    try:
-        project = Project.here()
-        wheel = build(project, arguments.as_keras)
-        print(f"Built {wheel}")
-        if arguments.install:
-            name = distribution(project, arguments.as_keras)[0]
-            install_wheel(wheel, name)
-            print(f"Installed {name} into {sys.prefix}")
-    except Failure as failure:
-        print(f"pip_build.py: {failure}", file=sys.stderr)
-        return 1
-    return 0
+    return command.call("pip_build.py", lambda: run(arguments))
 
 
 if __name__ == "__main__":

@@ -4,12 +4,11 @@ import argparse
 import pathlib
 import sys
 
+from keras_tinygrad_patches import command
 from keras_tinygrad_patches import doctor
 from keras_tinygrad_patches import rebase
 from keras_tinygrad_patches import refresh
-from keras_tinygrad_patches import signals
 from keras_tinygrad_patches import tree
-from keras_tinygrad_patches.project import Failure
 from keras_tinygrad_patches.project import Project
 
 
@@ -151,16 +150,7 @@ def run(arguments):
 
 def main():
     arguments = make_parser().parse_args()
-    signals.listen()
-    try:
-        return run(arguments)
-    except Failure as failure:
-        message, status = failure, 1
-    except KeyboardInterrupt as interrupt:
-        message = "interrupted; nothing is left half written."
-        status = interrupt.args[0]
-    print(f"{arguments.command}: {message}", file=sys.stderr)
-    return status
+    return command.call(arguments.command, lambda: run(arguments))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ import concurrent.futures
 import itertools
 import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -11,6 +13,8 @@ from integration_tests.fork.rebase_test import MOVED
 from integration_tests.fork.rebase_test import leaves_nothing_behind
 from integration_tests.fork.synthetic import CONFIG
 from integration_tests.fork.synthetic import LAYER
+from integration_tests.fork.synthetic import REPOSITORY
+from integration_tests.fork.synthetic import allow_interrupts
 from integration_tests.fork.synthetic import write_files
 from keras_tinygrad_patches import tree
 from keras_tinygrad_patches.project import Project
@@ -78,6 +82,21 @@ def test_while_a_release_is_fetched(fresh_fork, signal, status):
     assert is_quiet(message, "vendor")
     assert fresh_fork.snapshot() == before
     assert not list((fresh_fork.root / ".vendor/wheels").iterdir())
+
+
+@pytest.mark.parametrize("signal, status", SIGNALS.items())
+def test_while_a_wheel_is_built(tmp_path, signal, status):
+    write_files(tmp_path, {"pip.py": PIP.format(signal=f"SIG{signal}")})
+    done = subprocess.run(
+        [sys.executable, "pip_build.py"],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        preexec_fn=allow_interrupts,
+    )
+    assert is_quiet(done.stdout + done.stderr, "pip_build.py")
+    assert done.returncode == status
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,11 @@ print("smoke test passed")
 """
 
 
+def allow_interrupts():
+    """Called in a new process: tests may run where Ctrl-C is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def write_files(folder, files):
     for path, text in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -90,8 +95,7 @@ class Fork:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            # Tests that run in the background are started with it ignored.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=allow_interrupts,
         )
         assert '__main__.py", line' not in done.stderr, done.stderr
         assert done.returncode == fails, done.stdout + done.stderr
