@@ -65,3 +65,44 @@ def test_numbers_have_the_declared_derivatives():
     assert product(a, b).device is None
     by_a, by_b = gradients(product(a, b) * 2.0, [a, b])
     assert (by_a.item(), by_b.item()) == (6.0, 40.0)
+
+
+def make_scaled(traces):
+    @traced_once()
+    def scaled(x, *, by, axis=0):
+        traces.append(by)
+        return x * by, (x * x).sum(axis)
+
+    return scaled
+
+
+def test_derivatives_are_derived():
+    a = Tensor(X).realize()
+    scaled, total = make_scaled([])(a, by=3.0)
+    for loss, expected in (
+        (scaled.sum(), [3, 3, 3]),
+        (total, 2 * X),
+        (scaled.sum() * total, 3 * X @ X + 3 * X.sum() * 2 * X),
+    ):
+        (grad,) = gradients(loss, [a])
+        np.testing.assert_allclose(grad.numpy(), expected, rtol=1e-6)
+
+
+def test_settings_are_part_of_the_signature():
+    traces = []
+    scaled = make_scaled(traces)
+    a = Tensor(X.astype("int32"))
+    for by in (2, 2.0, 2, 3):
+        result = scaled(a, by=by)[0]
+        np.testing.assert_array_equal(result.numpy(), X * by)
+        assert result.is_floating_point() == isinstance(by, float)
+    assert traces == [2, 2.0, 3]
+
+
+def test_a_call_sees_the_argument_that_depends_on_another():
+    product = traced_once()(lambda a, b: a * b)
+    a = Tensor(X).realize()
+    b = a * 2
+    by_a, by_b = gradients(product(a, b).sum(), [a, b])
+    np.testing.assert_array_equal(by_a.numpy(), 4 * X)
+    np.testing.assert_array_equal(by_b.numpy(), X)

@@ -22,6 +22,7 @@ from keras.src.backend.tinygrad.core import convert_to_tensor
 from keras.src.backend.tinygrad.core import is_tensor
 from keras.src.backend.tinygrad.core import to_tinygrad_dtype
 from keras.src.backend.tinygrad.engine.cumulative import cumulative_sum
+from keras.src.backend.tinygrad.engine.functions import traced_once
 from keras.src.backend.tinygrad.engine.host_call import host_call
 from keras.src.backend.tinygrad.engine.indexing import gather_rows
 from keras.src.backend.tinygrad.numpy.common import to_shape
@@ -32,17 +33,26 @@ from keras.src.random.seed_generator import make_default_seed  # noqa: F401
 
 def normal(shape, mean=0.0, stddev=1.0, dtype=None, seed=None):
     dtype = to_tinygrad_dtype(dtype or floatx())
-    compute = _compute_dtype(dtype)
-    blocks = _random_blocks(_key(seed), shape)
+    sample = _standard_normal(
+        _key(seed), shape=to_shape(shape), dtype=_compute_dtype(dtype)
+    )
+    return _finish(sample, mean, stddev, dtype)
+
+
+@traced_once()
+def _standard_normal(key, shape, dtype):
+    blocks = _random_blocks(key, shape)
     # One bit is the sign, the others a tail probability: the quantile
     # function of the tail keeps its accuracy where the density is small.
-    if compute == dtypes.float64:
-        tail = ((blocks >> 1).cast(compute) + 0.5) * 2.0**-63
-    else:
-        tail = (_upper_bits(blocks, 31).cast(compute) + 0.5) * 2.0**-31
-    size = special.erfinv_from_tail(tail) * math.sqrt(2)
-    sample = _with_sign(blocks, size)
-    return _finish(sample, mean, stddev, dtype)
+    size = special.erfinv_from_tail(_tail(blocks, dtype)) * math.sqrt(2)
+    return _with_sign(blocks, size)
+
+
+def _tail(blocks, dtype):
+    """Returns uniform values between 0 and 1, neither of them among them."""
+    if dtype == dtypes.float64:
+        return ((blocks >> 1).cast(dtype) + 0.5) * 2.0**-63
+    return (_upper_bits(blocks, 31).cast(dtype) + 0.5) * 2.0**-31
 
 
 def uniform(shape, minval=0.0, maxval=1.0, dtype=None, seed=None):
@@ -110,16 +120,19 @@ def randint(shape, minval, maxval, dtype="int32", seed=None):
 
 def truncated_normal(shape, mean=0.0, stddev=1.0, dtype=None, seed=None):
     dtype = to_tinygrad_dtype(dtype or floatx())
-    compute = _compute_dtype(dtype)
-    blocks = _random_blocks(_key(seed), shape)
-    if compute == dtypes.float64:
-        unit = ((blocks >> 1).cast(compute) + 0.5) * 2.0**-63
-    else:
-        unit = (_upper_bits(blocks, 31).cast(compute) + 0.5) * 2.0**-31
+    sample = _truncated_normal(
+        _key(seed), shape=to_shape(shape), dtype=_compute_dtype(dtype)
+    )
+    return _finish(sample, mean, stddev, dtype)
+
+
+@traced_once()
+def _truncated_normal(key, shape, dtype):
+    blocks = _random_blocks(key, shape)
     # Uniform on the probabilities within two standard deviations.
-    size = special.erfinv_from_tail(1 - unit * math.erf(math.sqrt(2)))
-    size = (size * math.sqrt(2)).minimum(2.0)
-    return _finish(_with_sign(blocks, size), mean, stddev, dtype)
+    inside = _tail(blocks, dtype) * math.erf(math.sqrt(2))
+    size = special.erfinv_from_tail(1 - inside) * math.sqrt(2)
+    return _with_sign(blocks, size.minimum(2.0))
 
 
 def dropout(inputs, rate, noise_shape=None, seed=None):
@@ -248,7 +261,11 @@ def _random_blocks(key, shape, stream=0):
     Returns:
         uint64 `Tensor`.
     """
-    shape = to_shape(shape)
+    return _threefry(key, shape=to_shape(shape), stream=stream)
+
+
+@traced_once()
+def _threefry(key, shape, stream):
     size = math.prod(shape)
     if size == 0:
         return Tensor.zeros(*shape, dtype=dtypes.uint64)

@@ -32,6 +32,7 @@ from keras.src.backend.tinygrad.engine.handwritten import SHARDS
 from keras.src.backend.tinygrad.engine.handwritten import constant_words
 from keras.src.backend.tinygrad.engine.handwritten import evenly
 from keras.src.backend.tinygrad.engine.handwritten import kernel as made
+from keras.src.backend.tinygrad.engine.handwritten import new_output
 from keras.src.backend.tinygrad.engine.handwritten import on_cpu
 from keras.src.backend.tinygrad.engine.handwritten import one_threaded
 from keras.src.backend.tinygrad.engine.handwritten import shard_count
@@ -316,11 +317,11 @@ def _product(name, shape, left, right, out_shape, gradients):
     # Each shard has a kernel of its own, and they are added up.
     copies = len(parts) if name == "to_kernel" else 1
     size = copies * math.prod(out_shape)
-    out = Tensor.empty(size, dtype=dtype, device="CPU")
+    out = new_output(size, dtype)
     arguments = [out, on_cpu(left).reshape(-1), on_cpu(right).reshape(-1)]
     if not shape.is_depthwise:
         size = len(parts) * _block_size(name, shape, dtype, parts)
-        arguments.append(Tensor.empty(size, dtype=dtype, device="CPU"))
+        arguments.append(new_output(size, dtype))
     arguments.append(_words(name, shape, dtype, tuple(parts)))
     if shape.is_depthwise:
         kernel = _depthwise_kernel(name, dtype)

@@ -13,6 +13,7 @@ from tinygrad import dtypes
 from keras.src.backend.tinygrad.engine.gradient import custom_vjp
 from keras.src.backend.tinygrad.engine.handwritten import constant_words
 from keras.src.backend.tinygrad.engine.handwritten import kernel
+from keras.src.backend.tinygrad.engine.handwritten import new_output
 from keras.src.backend.tinygrad.engine.handwritten import on_cpu
 from keras.src.backend.tinygrad.engine.internals import UOp
 
@@ -76,7 +77,7 @@ def _cumulate(x, axis, operation):
         return other(x, axis).cast(x.dtype)
     before = math.prod(x.shape[:axis])
     after = math.prod(x.shape[axis + 1 :])
-    out = Tensor.empty(math.prod(x.shape), dtype=x.dtype, device="CPU")
+    out = new_output(math.prod(x.shape), x.dtype)
     call = _kernel(x.dtype, operation).call(
         out.uop,
         on_cpu(x.detach()).reshape(-1).uop,

@@ -17,15 +17,18 @@ from keras.src.backend.tinygrad.engine.internals import UOp
 MAX_TRACES = 256
 
 
-def traced_once(derivatives):
-    """Decorator of a differentiable elementwise function of tensors.
+def traced_once(derivatives=None):
+    """Decorator of a differentiable function of tensors.
 
-    The function takes floating `Tensor`s of one shape and returns one of that
-    shape. It depends on nothing else, and reads no values.
+    The function takes `Tensor`s by position, and by keyword settings that are
+    hashable. It returns a `Tensor` or a tuple of them, depends on nothing
+    else, and reads no values.
 
     Args:
-        derivatives: Function of the same `Tensor`s, then the result, which
-            returns a list with the partial derivative by each of them.
+        derivatives: For an elementwise function of floating `Tensor`s of one
+            shape, without settings: function of the same `Tensor`s, then the
+            result, which returns a list with the partial derivative by each
+            of them. By default tinygrad differentiates the function's graph.
 
     Returns:
         Decorator.
@@ -41,27 +44,44 @@ def traced_once(derivatives):
         return tuple(g.uop for g in products(Tensor(cotangent), inputs, result))
 
     def decorate(fn):
-        @functools.lru_cache(maxsize=MAX_TRACES)
-        def trace(*signature):
+        # Typed: 1 and 1.0 are equal, and make other dtypes.
+        @functools.lru_cache(maxsize=MAX_TRACES, typed=True)
+        def trace(signature, **settings):
             parameters = [
                 Tensor(UOp.param(i, *spec)) for i, spec in enumerate(signature)
             ]
-            return UOp.maketuple(fn(*parameters).uop)
+            results = fn(*parameters, **settings)
+            is_tuple = isinstance(results, tuple)
+            results = results if is_tuple else (results,)
+            return UOp.maketuple(*[t.uop for t in results]), is_tuple
+
+        def build(xs, settings):
+            results = fn(*xs, **settings)
+            if derivatives is None:
+                return results
+            return custom_vjp(
+                [results],
+                xs,
+                lambda arrived: products(arrived[0], xs, function(*xs)),
+            )[0]
 
         @functools.wraps(fn)
-        def function(*xs):
-            if all(x.device is None for x in xs):
-                # Numbers, computed while the graph is built.
-                return custom_vjp(
-                    [fn(*xs)],
-                    xs,
-                    lambda arrived: products(arrived[0], xs, function(*xs)),
-                )[0]
-            body = trace(*[(x.dtype, x.shape, x.device) for x in xs])
-            call = body.call(
-                *[x.uop for x in xs], grad_fxn=gradient, name=fn.__name__
+        def function(*xs, **settings):
+            devices = {x.device for x in xs} - {None}
+            if not devices or not all(isinstance(d, str) for d in devices):
+                # Numbers, computed while the graph is built; or shards.
+                return build(xs, settings)
+            body, is_tuple = trace(
+                tuple([(x.dtype, x.shape, x.device) for x in xs]), **settings
             )
-            return Tensor(call.gettuple(0))
+            call = body.call(
+                *[x.uop for x in xs],
+                grad_fxn=derivatives and gradient,
+                name=fn.__name__,
+            )
+            if not is_tuple:
+                return Tensor(call.gettuple(0))
+            return tuple(Tensor(call.gettuple(i)) for i in range(len(body.src)))
 
         return function
 

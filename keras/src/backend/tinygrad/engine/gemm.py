@@ -27,6 +27,7 @@ from keras.src.backend.tinygrad.engine.handwritten import SHARDS
 from keras.src.backend.tinygrad.engine.handwritten import constant_words
 from keras.src.backend.tinygrad.engine.handwritten import evenly
 from keras.src.backend.tinygrad.engine.handwritten import kernel
+from keras.src.backend.tinygrad.engine.handwritten import new_output
 from keras.src.backend.tinygrad.engine.handwritten import on_cpu
 from keras.src.backend.tinygrad.engine.handwritten import one_threaded
 from keras.src.backend.tinygrad.engine.handwritten import shard_count
@@ -166,7 +167,7 @@ def _blas_product(a, b):
     if len(loops) > BATCH_LOOPS:
         left, right = left.copied(batch), right.copied(batch)
         loops = _loops(batch, left.strides, right.strides, m * n)
-    out = Tensor.empty(math.prod(out_shape), dtype=a.dtype, device="CPU")
+    out = new_output(math.prod(out_shape), a.dtype)
     shards = _shards(left, right, loops)
     call = _kernel(a.dtype, len(shards) > 1).call(
         out.uop,

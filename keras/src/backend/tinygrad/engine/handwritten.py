@@ -14,6 +14,8 @@ from keras.src.backend.tinygrad.engine import threads
 from keras.src.backend.tinygrad.engine.internals import Estimates
 from keras.src.backend.tinygrad.engine.internals import KernelInfo
 from keras.src.backend.tinygrad.engine.internals import UOp
+from keras.src.backend.tinygrad.engine.tensors import new_buffer_uop
+from keras.src.backend.tinygrad.engine.tensors import tensor_of
 
 # Shards of a kernel that is cut into some; a kernel may leave some idle.
 SHARDS = 16
@@ -60,6 +62,11 @@ def constant_words(values):
     words = np.frombuffer(buffer.as_memoryview(force_zero_copy=True), "u8")
     words[:] = values
     return Tensor(uop)
+
+
+def new_output(size, dtype):
+    """Returns a `Tensor` of shape `(size,)` on the CPU for a kernel to fill."""
+    return tensor_of(new_buffer_uop(size, dtype, "CPU"))
 
 
 def on_cpu(tensor):

@@ -26,6 +26,7 @@ from tinygrad import dtypes
 from keras.src.backend.tinygrad.engine import launcher
 from keras.src.backend.tinygrad.engine.handwritten import constant_words
 from keras.src.backend.tinygrad.engine.handwritten import kernel
+from keras.src.backend.tinygrad.engine.handwritten import new_output
 from keras.src.backend.tinygrad.engine.handwritten import on_cpu
 from keras.src.backend.tinygrad.engine.internals import UOp
 from keras.src.backend.tinygrad.engine.runtime_lock import lock
@@ -215,9 +216,7 @@ def _zeros(spec, device):
 
 def _buffer(spec):
     shape, dtype = spec
-    return Tensor.empty(
-        math.prod(shape), dtype=TINYGRAD_DTYPES[dtype], device="CPU"
-    )
+    return new_output(math.prod(shape), TINYGRAD_DTYPES[dtype])
 
 
 def _numbered(tensor, index):

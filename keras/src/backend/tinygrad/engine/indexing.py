@@ -14,6 +14,7 @@ from tinygrad import dtypes
 from keras.src.backend.tinygrad.engine.gradient import custom_vjp
 from keras.src.backend.tinygrad.engine.handwritten import constant_words
 from keras.src.backend.tinygrad.engine.handwritten import kernel
+from keras.src.backend.tinygrad.engine.handwritten import new_output
 from keras.src.backend.tinygrad.engine.handwritten import on_cpu
 from keras.src.backend.tinygrad.engine.internals import UOp
 
@@ -184,7 +185,7 @@ def _scatter_vjp(reduction, x, index, updates, out, g):
 
 def _gathered(x, index):
     count, (rows, width) = index.shape[0], x.shape
-    out = Tensor.empty(count * width, dtype=x.dtype, device="CPU")
+    out = new_output(count * width, x.dtype)
 
     def gradient(cotangent, call):
         _, _, places, _ = call.src[1:]
@@ -205,7 +206,7 @@ def _gathered(x, index):
 def _scattered(x, index, updates, reduction):
     rows, width = x.shape
     count = index.shape[0]
-    out = Tensor.empty(rows * width, dtype=x.dtype, device="CPU")
+    out = new_output(rows * width, x.dtype)
 
     def gradient(cotangent, call):
         result, before, places, values, _ = call.src[1:]

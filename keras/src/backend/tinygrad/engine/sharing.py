@@ -9,7 +9,8 @@ from keras.src.backend.tinygrad.engine.internals import GroupOp
 from keras.src.backend.tinygrad.engine.internals import Ops
 from keras.src.backend.tinygrad.engine.internals import UOp
 
-_COMPUTED = (GroupOp.ALU | {Ops.REDUCE}) - {Ops.CAST, Ops.BITCAST}
+_COMPUTED = GroupOp.ALU | {Ops.REDUCE, Ops.GETTUPLE}
+_COMPUTED -= {Ops.CAST, Ops.BITCAST}
 
 
 def read_stored(roots):

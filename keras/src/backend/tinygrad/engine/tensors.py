@@ -18,11 +18,15 @@ from keras.src.backend.tinygrad.engine.internals import tensor_module
 shape_source = functools.lru_cache(maxsize=4096)(shape_to_shape_arg)
 
 
+def new_buffer_uop(size, dtype, device):
+    """Returns a `BUFFER` uop that gets its memory when it is written to."""
+    arg = ParamArg(next(UOp.unique_num), dtype, device=device)
+    return UOp(Ops.BUFFER, dtype, (shape_source((size,)),), arg)
+
+
 def buffer_uop(buffer):
     """Returns a new `BUFFER` uop of a `Buffer` that has memory."""
-    dtype = buffer.dtype
-    arg = ParamArg(next(UOp.unique_num), dtype, device=buffer.device)
-    uop = UOp(Ops.BUFFER, dtype, (shape_source((buffer.size,)),), arg)
+    uop = new_buffer_uop(buffer.size, buffer.dtype, buffer.device)
     buffers[uop] = buffer
     return uop
 

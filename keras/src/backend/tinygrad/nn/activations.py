@@ -13,6 +13,7 @@ from tinygrad import dtypes
 from keras.src.backend.tinygrad import special
 from keras.src.backend.tinygrad.core import cast
 from keras.src.backend.tinygrad.core import convert_to_tensor
+from keras.src.backend.tinygrad.engine.functions import traced_once
 from keras.src.backend.tinygrad.engine.gradient import custom_vjp
 from keras.src.backend.tinygrad.numpy import sort
 from keras.src.backend.tinygrad.numpy import transcendental
@@ -43,6 +44,11 @@ def widen(x):
 def strict_clip(x, low, high=None):
     """Clips, with gradient 0 at the bounds too; NaN stays NaN."""
     refuse_bool("an activation", x)
+    return _strict_clip(x, low=low, high=high)
+
+
+@traced_once()
+def _strict_clip(x, low, high):
     inside = x > low
     if high is not None:
         inside = inside & (x < high)
@@ -62,14 +68,10 @@ def sigmoid(x):
     return stable_sigmoid(widen(x)).cast(x.dtype)
 
 
+@traced_once(lambda x, y: [y * (1 - y)])
 def stable_sigmoid(x):
     """Sigmoid of a float32 or float64 tensor."""
-
-    def vjp(grads):
-        y = stable_sigmoid(x)
-        return [grads[0] * y * (1 - y)]
-
-    return custom_vjp([(1 + x.neg().exp()).reciprocal()], [x], vjp)[0]
+    return (1 + x.neg().exp()).reciprocal()
 
 
 def sparse_sigmoid(x):
@@ -93,14 +95,10 @@ def softplus(x):
     return stable_softplus(widen(x)).cast(x.dtype)
 
 
+@traced_once(lambda x, y: [stable_sigmoid(x)])
 def stable_softplus(x):
     """Softplus of a float32 or float64 tensor."""
-    (y,) = custom_vjp(
-        [x.maximum(0) + transcendental.log1p(x.abs().neg().exp())],
-        [x],
-        lambda grads: [grads[0] * stable_sigmoid(x)],
-    )
-    return y
+    return x.maximum(0) + transcendental.log1p(x.abs().neg().exp())
 
 
 def softsign(x):
@@ -172,7 +170,11 @@ def selu(x):
 
 
 def gelu(x, approximate=True):
-    x = to_float_tensor(x)
+    return _gelu(to_float_tensor(x), approximate=bool(approximate))
+
+
+@traced_once()
+def _gelu(x, approximate):
     wide = widen(x)
     if approximate:
         # 0.5 * (1 + tanh(u)) is sigmoid(2 * u).
@@ -222,6 +224,11 @@ def softmax(x, axis=-1):
     x = to_float_tensor(x, "softmax")
     if axis is not None:
         axis = canonicalize_axis(axis, max(x.ndim, 1))
+    return _softmax(x, axis=axis)
+
+
+@traced_once()
+def _softmax(x, axis):
     return _stable_softmax(widen(x), axis).cast(x.dtype)
 
 
@@ -242,6 +249,11 @@ def log_softmax(x, axis=-1):
     x = to_float_tensor(x, "log_softmax")
     if axis is not None:
         axis = canonicalize_axis(axis, max(x.ndim, 1))
+    return _log_softmax(x, axis=axis)
+
+
+@traced_once()
+def _log_softmax(x, axis):
     return _stable_log_softmax(widen(x), axis).cast(x.dtype)
 
 

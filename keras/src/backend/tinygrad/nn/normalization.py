@@ -4,6 +4,7 @@ import math
 
 from tinygrad import dtypes
 
+from keras.src.backend.tinygrad.engine.functions import traced_once
 from keras.src.backend.tinygrad.engine.gradient import custom_vjp
 from keras.src.backend.tinygrad.nn.activations import to_float_tensor
 from keras.src.backend.tinygrad.nn.activations import widen
@@ -18,6 +19,11 @@ def moments(x, axes, keepdims=False, synchronized=False):
         )
     x = to_float_tensor(x)
     axes = to_axes(axes, x.ndim)
+    return _moments(x, axes=axes, keepdims=bool(keepdims))
+
+
+@traced_once()
+def _moments(x, axes, keepdims):
     wide = widen(x)
     mean = wide.mean(axes, keepdim=True)
     centered = less_statistic(wide, mean)

@@ -13,6 +13,7 @@ from tinygrad import dtypes
 
 from keras.src.backend.config import standardize_data_format
 from keras.src.backend.tinygrad.core import convert_to_tensor
+from keras.src.backend.tinygrad.engine.functions import traced_once
 from keras.src.backend.tinygrad.engine.gemm import matmul
 from keras.src.backend.tinygrad.engine.gradient import custom_vjp
 from keras.src.backend.tinygrad.engine.indexing import gather_rows
@@ -100,11 +101,12 @@ def _geometry(x, axes, pool_size, strides, padding):
 def _by_axes(pool, x, axes, sizes, strides):
     """Pools over all axes at once, or one by one where windows are large."""
     if math.prod(sizes) <= MAX_TAPS or _are_disjoint(x, axes, sizes, strides):
-        return pool(x, axes, sizes, strides)
+        return pool(x, axes=axes, sizes=sizes, strides=strides)
     # From the last axis on: the first maximum of the first row stays first.
     for axis, size, stride in reversed(list(zip(axes, sizes, strides))):
         # Kept: written out, the windows of all axes would multiply.
-        x = pool(x, (axis,), (size,), (stride,)).contiguous()
+        x = pool(x, axes=(axis,), sizes=(size,), strides=(stride,))
+        x = x.contiguous()
     return x
 
 
@@ -115,6 +117,7 @@ def _are_disjoint(x, axes, sizes, strides):
     )
 
 
+@traced_once()
 def _sum_pool(x, axes, sizes, strides):
     if _are_disjoint(x, axes, sizes, strides):
         view, window_axes = split_axes(x, axes, sizes, strides)
@@ -122,6 +125,7 @@ def _sum_pool(x, axes, sizes, strides):
     return functools.reduce(operator.add, taps(x, axes, sizes, strides))
 
 
+@traced_once()
 def _max_pool(x, axes, sizes, strides):
     if math.prod(sizes) <= MAX_TAPS or not _are_disjoint(
         x, axes, sizes, strides
@@ -225,9 +229,9 @@ def _adaptive_windows(size, count):
 def _adaptive_average(x, axis, count):
     size = x.shape[axis]
     if size % count == 0:
-        return _sum_pool(x, (axis,), (size // count,), (size // count,)) / (
-            size // count
-        )
+        size //= count
+        total = _sum_pool(x, axes=(axis,), sizes=(size,), strides=(size,))
+        return total / size
     start, stop = _adaptive_windows(size, count)
     index = Tensor.arange(size, dtype=dtypes.int32).reshape(size, 1)
     inside = (index >= start) & (index < stop)
@@ -238,7 +242,8 @@ def _adaptive_average(x, axis, count):
 def _adaptive_max(x, axis, count):
     size = x.shape[axis]
     if size % count == 0:
-        return _max_pool(x, (axis,), (size // count,), (size // count,))
+        size //= count
+        return _max_pool(x, axes=(axis,), sizes=(size,), strides=(size,))
     start, stop = _adaptive_windows(size, count)
     width = max(
         -(-(i + 1) * size // count) - i * size // count for i in range(count)
@@ -247,5 +252,5 @@ def _adaptive_max(x, axis, count):
     index = start.reshape(count, 1) + Tensor.arange(width, dtype=dtypes.int32)
     last = (stop - 1).reshape(count, 1)
     rows = gather_rows(x.transpose(0, axis), (index > last).where(last, index))
-    y = _max_pool(rows, (1,), (width,), (width,)).squeeze(1)
+    y = _max_pool(rows, axes=(1,), sizes=(width,), strides=(width,)).squeeze(1)
     return y.transpose(0, axis)

@@ -9,6 +9,7 @@ from keras.src.backend.tinygrad.core import cast
 from keras.src.backend.tinygrad.core import convert_to_tensor
 from keras.src.backend.tinygrad.engine.cumulative import cumulative_product
 from keras.src.backend.tinygrad.engine.cumulative import cumulative_sum
+from keras.src.backend.tinygrad.engine.functions import traced_once
 from keras.src.backend.tinygrad.numpy.common import at_least_float32
 from keras.src.backend.tinygrad.numpy.common import canonicalize_axis
 from keras.src.backend.tinygrad.numpy.common import dtype_of
@@ -66,9 +67,11 @@ def mean(x, axis=None, keepdims=False):
     x = convert_to_tensor(x)
     dtype = x.dtype if is_float(x) else at_least_float32(x.dtype)
     x = cast(x, at_least_float32(x.dtype))
-    return cast(_mean(x, axis, keepdims), dtype)
+    axis = to_axes(axis, x.ndim)
+    return cast(_mean(x, axis=axis, keepdims=bool(keepdims)), dtype)
 
 
+@traced_once()
 def _mean(x, axis, keepdims):
     count = math.prod(x.shape[a] for a in to_axes(axis, x.ndim))
     total = _reduce(Tensor.sum, x, axis, keepdims)
@@ -78,19 +81,23 @@ def _mean(x, axis, keepdims):
 def var(x, axis=None, keepdims=False):
     x = convert_to_tensor(x)
     dtype = floating(x.dtype)
-    return cast(_var(cast(x, at_least_float32(x.dtype)), axis, keepdims), dtype)
+    x = cast(x, at_least_float32(x.dtype))
+    axis = to_axes(axis, x.ndim)
+    return cast(_var(x, axis=axis, keepdims=bool(keepdims)), dtype)
 
 
+@traced_once()
 def _var(x, axis, keepdims):
-    centred = less_statistic(x, _mean(x, axis, keepdims=True))
-    return _mean(centred * centred, axis, keepdims)
+    centred = less_statistic(x, _mean(x, axis=axis, keepdims=True))
+    return _mean(centred * centred, axis=axis, keepdims=keepdims)
 
 
 def std(x, axis=None, keepdims=False):
     x = convert_to_tensor(x)
     dtype = floating(x.dtype)
-    variance = _var(cast(x, at_least_float32(x.dtype)), axis, keepdims)
-    return cast(root(variance), dtype)
+    x = cast(x, at_least_float32(x.dtype))
+    axis = to_axes(axis, x.ndim)
+    return cast(root(_var(x, axis=axis, keepdims=bool(keepdims))), dtype)
 
 
 def average(x, axis=None, weights=None):
@@ -159,9 +166,14 @@ def _extremum(name, fn, x, axis, keepdims, initial=None):
         result = _extremum(name, fn, x, axis, keepdims)
         return (maximum if name == "max" else minimum)(result, start)
     _refuse_empty(name, x, axes)
-    result = _reduce(fn, x, axis, keepdims)
     if not is_float(x):
-        return result
+        return _reduce(fn, x, axis, keepdims)
+    return _float_extremum(x, fn=fn, axis=axes, keepdims=bool(keepdims))
+
+
+@traced_once()
+def _float_extremum(x, fn, axis, keepdims):
+    result = _reduce(fn, x, axis, keepdims)
     # A product, so that the gradient is NaN too.
     nan = any(x.ne(x), axis, keepdims)
     return result * nan.where(math.nan, result.const_like(1))
@@ -203,7 +215,14 @@ def _arg_extremum(name, fn, x, axis, keepdims):
         None if axis is None else canonicalize_axis(axis, x.ndim), x.ndim
     )
     _refuse_empty(name, x, axes)
-    rows = last_axis_view(x, axes).detach()
+    return _first_extremum(
+        x.detach(), fn=fn, axes=axes, keepdims=bool(keepdims)
+    )
+
+
+@traced_once()
+def _first_extremum(x, fn, axes, keepdims):
+    rows = last_axis_view(x, axes)
     found = rows == fn(rows, axis=-1, keepdim=True)
     if is_float(x):
         nan = rows.ne(rows)
