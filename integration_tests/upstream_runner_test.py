@@ -7,9 +7,11 @@ import re
 import subprocess
 import sys
 import textwrap
+import types
 
 import pytest
 
+from integration_tests.upstream import jax_programs
 from integration_tests.upstream import record
 from integration_tests.upstream import run
 from integration_tests.upstream import skips
@@ -330,6 +332,15 @@ def test_test_without_its_network_is_told_apart(tree):
     assert status != 0
     assert tally(output)["keras/src/good"] == (4, 2, 1, 0, 2), output
     assert "needs a network: keras.invalid could not be reached" in output
+
+
+def test_jax_drops_its_programs_now_and_then(monkeypatch):
+    drops = []
+    jax = types.SimpleNamespace(clear_caches=lambda: drops.append(1))
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    for _ in range(2 * jax_programs.INTERVAL):
+        jax_programs.pytest_runtest_teardown(item=None)
+    assert len(drops) == 2
 
 
 def test_results_are_written_down(tree):

@@ -12,6 +12,7 @@ import pytest
 
 pytest_plugins = [
     "expected_failures",
+    "jax_programs",
     "network",
     "only",
     "optional_dependencies",
