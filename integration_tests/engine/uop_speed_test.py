@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tinygrad import Context
 from tinygrad import Tensor
 from tinygrad import dtypes
 from tinygrad.uop import Ops
@@ -121,3 +122,20 @@ def test_broadcasting(shapes):
     ]
     node = UOp(Ops.MUL, src=tuple(uops))
     assert node._shape == original("fxn")(node) == np.broadcast_shapes(*shapes)
+
+
+@pytest.mark.parametrize("dtype", [None, "float64", dtypes.uint8])
+@pytest.mark.parametrize(
+    "arguments", [(5,), (5.0,), (2, 7), (5, 0, -2), (0.5, 3), (0,), (True,)]
+)
+def test_arange_is_tinygrads(arguments, dtype):
+    ours = Tensor.arange(*arguments, dtype=dtype)
+    assert ours.uop is original("arange")(*arguments, dtype=dtype).uop
+    again = Tensor.arange(*arguments, dtype=dtype)
+    assert ours.uop is again.uop and ours is not again
+
+
+def test_arange_follows_the_default_dtypes():
+    assert Tensor.arange(3).dtype == dtypes.int32
+    with Context(DEFAULT_INT="int64"):
+        assert Tensor.arange(3).dtype == dtypes.int64

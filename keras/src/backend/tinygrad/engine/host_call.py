@@ -117,11 +117,14 @@ def host_call(
             gradient, operands, read, specs, written, name
         ),
     )
-    results = [_zeros(spec, home) for spec in specs]
+    results = {}
     for argument, i in zip(arguments, written):
         result = Tensor(argument.after(call)).reshape(specs[i][0])
         results[i] = result.to(home)
-    return results
+    return [
+        results[i] if i in results else _zeros(spec, home)
+        for i, spec in enumerate(specs)
+    ]
 
 
 def float_host_call(fn, inputs, shapes, gradient, name):

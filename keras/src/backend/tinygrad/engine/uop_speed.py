@@ -9,6 +9,8 @@ other case, and every error, is left to tinygrad.
 import functools
 import math
 
+from tinygrad import Tensor
+
 from keras.src.backend.tinygrad.engine.internals import DType
 from keras.src.backend.tinygrad.engine.internals import GroupOp
 from keras.src.backend.tinygrad.engine.internals import Ops
@@ -49,6 +51,23 @@ def install(original):
     prop = UOp.__dict__["_shape"]
     prop.fxn = _shape(original(prop, "fxn"))
     recursive_property.__get__ = _get(original(recursive_property, "__get__"))
+    Tensor.arange = _arange(original(Tensor, "arange"))
+
+
+def _arange(original):
+    # A range of three numbers takes as many nodes as a softmax.
+    @functools.lru_cache(maxsize=1024, typed=True)
+    def graph(defaults, *args, **kwargs):
+        return original(*args, **kwargs).uop
+
+    @functools.wraps(original)
+    def arange(*args, **kwargs):
+        if not all(isinstance(a, (int, float)) for a in args):
+            return original(*args, **kwargs)
+        defaults = (dtypes.default_int, dtypes.default_float)
+        return Tensor(graph(defaults, *args, **kwargs))
+
+    return staticmethod(arange)
 
 
 def _dtype(original):

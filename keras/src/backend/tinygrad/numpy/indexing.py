@@ -8,6 +8,7 @@ from keras.src.backend.tinygrad.core import cast
 from keras.src.backend.tinygrad.core import convert_to_numpy
 from keras.src.backend.tinygrad.core import convert_to_tensor
 from keras.src.backend.tinygrad.core import index_tensor
+from keras.src.backend.tinygrad.engine.functions import traced_once
 from keras.src.backend.tinygrad.engine.indexing import gather_rows
 from keras.src.backend.tinygrad.numpy.common import along
 from keras.src.backend.tinygrad.numpy.common import canonicalize_axis
@@ -97,6 +98,11 @@ def _to_index(name, indices, total):
             return convert_to_tensor(index, "int32"), None
     index = index_tensor(indices)
     index = cast(index, "int32") if is_float(index) else index
+    return _wrapped(index, total=total)
+
+
+@traced_once()
+def _wrapped(index, total):
     index = (index < 0).where(index + total, index)
     inside = (index > -1) & (index < total)
     return inside.where(index, 0), inside
