@@ -213,6 +213,13 @@ def test_psnr_of_unsigned_integers_is_that_of_numbers():
     assert found == pytest.approx(10 * np.log10(255**2 / 14.5))
 
 
+def test_psnr_of_float64_is_that_precise():
+    x1, x2 = np.array([-2.0984477]), np.array([1.6863524])
+    found = float(ops.psnr(x1, x2, 255.0))
+    expected = 20 * np.log10(255.0) - 10 * np.log10(((x1 - x2) ** 2).mean())
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
+
+
 def test_moments_of_float16_do_not_overflow():
     x = np.full((100, 2), 300, "float16")
     x[::2] = -300

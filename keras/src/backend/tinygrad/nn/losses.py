@@ -130,7 +130,7 @@ def psnr(x1, x2, max_val):
             f"Input shapes {x1.shape} and {x2.shape} must "
             "match for PSNR calculation. "
         )
-    max_val = to_float_tensor(max_val)
     # Differences of unsigned integers would wrap around.
     error = (to_float_tensor(x1) - to_float_tensor(x2)).square().mean()
+    max_val = convert_to_tensor(max_val, error.dtype)
     return 20 * max_val.log10() - 10 * error.log10()
