@@ -1,11 +1,15 @@
 """Large eager graphs: computed in pieces, and no part of them twice."""
 
+import math
+
 import numpy as np
 import pytest
 from tinygrad import Device
 from tinygrad import Tensor
 
+from keras import ops
 from keras.src.backend.tinygrad.engine import pieces
+from keras.src.backend.tinygrad.engine.canonical import canonicalize
 from keras.src.backend.tinygrad.engine.internals import GlobalCounters
 from keras.src.backend.tinygrad.engine.transfer import from_numpy
 
@@ -99,3 +103,31 @@ def test_a_write_in_place_is_seen(read):
         assert grown(source, 12)[i].max().item() == pytest.approx(
             expected[i].max(), 1e-5
         )
+
+
+def test_functions_count_as_what_they_stand_for():
+    array = RNG.normal(size=(4, 8)).astype("float32")
+
+    def repeated(steps):
+        x = tensor(array)
+        for _ in range(steps):
+            x = ops.gelu(x) * 1.5
+        return x
+
+    graph = canonicalize([repeated(40).uop])
+    assert len(graph.key) < pieces.LARGE < len(graph)
+    kernels = launches(lambda: repeated(40).numpy())
+    assert kernels >= len(graph) // pieces.LARGE
+    expected = array
+    for _ in range(40):
+        expected = (
+            expected
+            * 0.75
+            * (
+                1
+                + np.tanh(
+                    math.sqrt(2 / math.pi) * (expected + 0.044715 * expected**3)
+                )
+            )
+        )
+    np.testing.assert_allclose(repeated(40).numpy(), expected, rtol=1e-4)

@@ -18,6 +18,7 @@ from keras.src.backend.tinygrad.engine.internals import to_program_config
 # Where an AFTER keeps the buffer that its stores go to.
 _VIEWS = GroupOp.Movement | {Ops.BITCAST, Ops.AFTER, Ops.DETACH}
 _CLOSED = "_keras_closed"
+_SIZE = "_keras_size"
 
 # Buffers that stood for a step's inputs while it was traced.
 trace_inputs = weakref.WeakSet()
@@ -46,11 +47,12 @@ class CanonicalGraph:
         "var_vals",
         "supported",
         "_index",
+        "_size",
     )
 
     def __len__(self):
-        """The number of nodes over buffers, about."""
-        return len(self.key)
+        """The number of nodes over buffers, about, functions written out."""
+        return self._size
 
     def nodes(self):
         """Returns the list of the nodes over buffers, sources first."""
@@ -135,6 +137,16 @@ def superseded_stores(roots):
     return superseded
 
 
+def size(uop):
+    """The number of nodes that a node stands for: those of a function."""
+    if uop.op is not Ops.FUNCTION:
+        return 1
+    body = uop.src[0]
+    if _SIZE not in body.__dict__:
+        body.__dict__[_SIZE] = len(body.toposort())
+    return body.__dict__[_SIZE]
+
+
 def is_closed(uop):
     """Whether a uop is known to be over no buffer."""
     return _CLOSED in uop.__dict__
@@ -155,6 +167,7 @@ def canonicalize(roots):
     graph = CanonicalGraph()
     graph.inputs, graph.effects, graph.var_vals = [], [], {}
     graph.supported = True
+    graph._size = 0
     index, entries = {}, [(BEAM.value, *[v.value for v in to_program_config])]
     stack = list(roots)
     while stack:
@@ -203,6 +216,7 @@ def canonicalize(roots):
             entry = (op, uop.dtype, arg, *[index[s] for s in sources])
         index[uop] = len(entries)
         entries.append(entry)
+        graph._size += size(uop)
     entries.append(tuple([index[u] for u in roots]))
     graph.key = tuple(entries)
     graph._index = index

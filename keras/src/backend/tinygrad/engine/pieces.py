@@ -9,13 +9,14 @@ pieces' values are remembered for as long as their nodes live.
 import math
 import weakref
 
+from keras.src.backend.tinygrad.engine.canonical import size
 from keras.src.backend.tinygrad.engine.canonical import superseded_stores
 from keras.src.backend.tinygrad.engine.internals import GroupOp
 from keras.src.backend.tinygrad.engine.internals import Ops
 from keras.src.backend.tinygrad.engine.internals import dtypes
 
 # Graphs of fewer nodes are computed whole, and forgotten. The most nodes of a
-# piece.
+# piece, where there is a place to cut.
 LARGE = 256
 
 _VIEWS = GroupOp.Movement | {Ops.BITCAST, Ops.DETACH}
@@ -25,6 +26,7 @@ _COMPUTED = GroupOp.ALU | {
     Ops.CONTIGUOUS,
     Ops.CONTIGUOUS_BACKWARD,
     Ops.COPY,
+    Ops.GETTUPLE,
     Ops.REDUCE,
 }
 _MARK = "_keras_computed"
@@ -119,19 +121,22 @@ def _first_piece(roots, left, superseded):
     """The values between the first nodes, up to `LARGE`, and the rest.
 
     Of the places to cut in the second half of these nodes, the one counts
-    that the fewest bytes cross.
+    that the fewest bytes cross; if there is none, the first one after them.
     """
-    if len(left) <= LARGE:
+    if sum(map(size, left)) <= LARGE:
         return []
     # A buffer is written and read by nodes that no cut parts.
     inner = {node for node in left if node.op is not Ops.BUFFER}
     last = {s: i for i, node in enumerate(left) for s in node.src}
     last.update(dict.fromkeys(roots, len(left)))
     ends, crossing = {}, {}
-    nbytes = blocked = 0
+    nbytes = blocked = passed = 0
     best = math.inf
     cut = []
-    for i, node in enumerate(left[:LARGE]):
+    for i, node in enumerate(left[:-1]):
+        passed += size(node)
+        if passed > LARGE and cut:
+            break
         ends.setdefault(last[node], []).append(node)
         base = _base(node)
         if base in inner:
@@ -151,7 +156,7 @@ def _first_piece(roots, left, superseded):
                         nbytes -= base.max_numel() * base.dtype.itemsize
                     else:
                         blocked -= 1
-        if i >= LARGE // 2 and not blocked and 0 < nbytes <= best:
+        if passed > LARGE // 2 and not blocked and 0 < nbytes <= best:
             best, cut = nbytes, list(crossing)
     return cut
 
@@ -170,5 +175,5 @@ def _has_value(uop, superseded):
         and uop.dtype not in dtypes.weaks
         and uop.dtype is not dtypes.void
         and not uop.is_bound_var
-        and all(isinstance(size, int) for size in uop.shape)
+        and all(isinstance(n, int) for n in uop.shape)
     )
