@@ -681,4 +681,6 @@ def _costly(roots, forward):
 def _is_costly(uop):
     if uop.op is Ops.AFTER:
         return uop.src[1].op is Ops.CALL
+    if uop.op is Ops.GETTUPLE:
+        return any(u.op is Ops.REDUCE for u in uop.src[0].src[0].toposort())
     return uop.op is Ops.REDUCE
