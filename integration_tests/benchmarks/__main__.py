@@ -18,6 +18,7 @@ import os
 import pathlib
 import platform
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -252,8 +253,26 @@ def readme_table(report):
             for key in README_FIGURES
         ]
         lines.append(f"| {model} | " + " | ".join(cells) + " |")
-    lines += _incomplete(results)
+    lines += ["", _eager_line(results, backends), *_incomplete(results)]
     return "\n".join([*lines, "", f"![Training steps by backend]({chart})"])
+
+
+def _eager_line(results, backends):
+    key = "eager_softmax_ms"
+    found = {
+        backend: [
+            r[backend][key] for r in results.values() if key in r[backend]
+        ]
+        for backend in backends
+    }
+    cells = [
+        _rounded(statistics.median(found[b])) if found[b] else "-"
+        for b in backends
+    ]
+    return (
+        "A softmax of 8x16 numbers, eagerly, and its result as a NumPy array: "
+        f"{' / '.join(cells)} ms."
+    )
 
 
 def _incomplete(results):
