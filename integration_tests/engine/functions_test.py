@@ -4,6 +4,7 @@ import numpy as np
 from tinygrad import GlobalCounters
 from tinygrad import Tensor
 
+from integration_tests.processes import run_python
 from keras.src.backend.tinygrad.engine.functions import traced_once
 from keras.src.backend.tinygrad.engine.gradient import gradients
 
@@ -106,3 +107,25 @@ def test_a_call_sees_the_argument_that_depends_on_another():
     by_a, by_b = gradients(product(a, b).sum(), [a, b])
     np.testing.assert_array_equal(by_a.numpy(), 4 * X)
     np.testing.assert_array_equal(by_b.numpy(), X)
+
+
+DIGEST = """
+from keras import ops
+from keras.src.backend.tinygrad.engine.canonical import canonicalize
+from keras.src.backend.tinygrad.engine.gradient import gradients
+
+{before}
+x = ops.convert_to_tensor([[1.0, 2.0], [3.0, 4.0]])
+y = ops.softmax(ops.gelu(ops.exp(x)))
+roots = [y.uop, gradients((y * y).sum(), [x])[0].uop]
+print(canonicalize(roots).digest(roots).hex())
+"""
+
+
+def test_a_graph_has_one_name_in_all_processes():
+    # Plans are found on disk by it. What comes before moves addresses.
+    names = {
+        run_python(DIGEST.format(before=before)).stdout
+        for before in ("", "kept = [lambda: i for i in range(10000)]")
+    }
+    assert len(names) == 1 and len(names.pop().strip()) == 64

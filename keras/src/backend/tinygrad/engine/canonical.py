@@ -19,6 +19,7 @@ from keras.src.backend.tinygrad.engine.internals import to_program_config
 _VIEWS = GroupOp.Movement | {Ops.BITCAST, Ops.AFTER, Ops.DETACH}
 _CLOSED = "_keras_closed"
 _SIZE = "_keras_size"
+_KEY = "_keras_key"
 
 # Buffers that stood for a step's inputs while it was traced.
 trace_inputs = weakref.WeakSet()
@@ -204,16 +205,8 @@ def canonicalize(roots):
             index[uop] = uop
             continue
         else:
-            arg = uop.arg
-            if op is Ops.CALL or op is Ops.FUNCTION:
-                # The gradient's rule has no part in what is computed.
-                arg = arg and (
-                    arg.name,
-                    arg.precompile,
-                    arg.precompile_backward,
-                    arg.aux,
-                )
-            elif op is Ops.AFTER:
+            arg = _computed(uop)
+            if op is Ops.AFTER:
                 base = base_buffer(uop)
                 if base is not None and is_allocated(base):
                     graph.effects.append(uop)
@@ -227,10 +220,29 @@ def canonicalize(roots):
     return graph
 
 
+def _computed(uop):
+    """A node's argument, as far as it has a part in what is computed."""
+    arg = uop.arg
+    if arg and uop.op in (Ops.CALL, Ops.FUNCTION):
+        # The rule for the gradient has none.
+        return arg.name, arg.precompile, arg.precompile_backward, arg.aux
+    return arg
+
+
 def _portable(value):
     if isinstance(value, tuple):
         return tuple(map(_portable, value))
-    return value.key if isinstance(value, UOp) else value
+    return _key(value) if isinstance(value, UOp) else value
+
+
+def _key(uop):
+    """Names a graph in any process: a `UOp.key` is made of addresses too."""
+    for u in uop.toposort(lambda u: _KEY not in u.__dict__):
+        digest = hashlib.sha256(repr((u.op, u.dtype, _computed(u))).encode())
+        for source in u.src:
+            digest.update(source.__dict__[_KEY])
+        u.__dict__[_KEY] = digest.digest()
+    return uop.__dict__[_KEY]
 
 
 def _buffer_entry(uop, graph):
