@@ -411,7 +411,7 @@ def test_equal_functions_share_an_entry():
         return lambda a: a * factor
 
     x = rows(np.ones(3))
-    before = len(module._entries)
+    before = set(module._entries)
     for _ in range(5):
         (y,) = host_call(scaled(2), [x], [((3,), "float64")])
         assert read(y)[0] == 2
@@ -419,7 +419,7 @@ def test_equal_functions_share_an_entry():
             functools.partial(np.sum, axis=0), [x], [((), "float64")]
         )
         assert read(y) == 3
-    assert len(module._entries) == before + 2
+    assert len(set(module._entries) - before) == 2
     for factor, dtype in ((True, "bool"), (1, "int64"), (1.0, "float64")):
         (y,) = host_call(
             lambda a, c=factor: np.asarray(c).dtype.kind == "f",

@@ -1,6 +1,7 @@
 """The cache on disk: hits, corruption, many processes, bounds, off-switch."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,9 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras.src.backend.tinygrad.engine import kernel_options
 from keras.src.backend.tinygrad.engine import program_cache
-from keras.src.backend.tinygrad.engine import rendering
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -183,13 +182,19 @@ def test_a_process_killed_among_others(tmp_path):
     assert run(tmp_path, 6) == (0, 0)
 
 
-@pytest.mark.parametrize("module", [kernel_options, rendering])
+@pytest.mark.parametrize(
+    "module", ["kernel_options", *program_cache._CODE_GENERATION]
+)
 def test_other_rules_use_no_entry(module, tmp_path, monkeypatch):
     before = program_cache.fingerprint("CPU")
-    changed = tmp_path / "rules.py"
-    changed.write_text("# Other rules.\n")
+    package = Path(program_cache.__file__).parent
+    shutil.copytree(package, tmp_path / "engine")
+    with open(tmp_path / "engine" / f"{module}.py", "a") as file:
+        file.write("# Other rules.\n")
     program_cache._source_fingerprint.cache_clear()
-    monkeypatch.setattr(module, "__file__", str(changed))
+    monkeypatch.setattr(
+        program_cache, "__file__", str(tmp_path / "engine" / "module.py")
+    )
     assert program_cache.fingerprint("CPU") != before
     program_cache._source_fingerprint.cache_clear()
     monkeypatch.undo()

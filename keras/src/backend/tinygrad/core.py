@@ -237,8 +237,6 @@ def convert_to_tensor(x, dtype=None, sparse=None, ragged=None):
             x = x.detach()
         if target in _NARROW_INTEGERS and x.is_floating_point():
             x = _saturated(x, target)
-        if target in tinygrad_dtypes.fp8s and x.dtype != target:
-            x = _rounded(x, target)
         return x.cast(target)
     if isinstance(x, KerasTensor):
         raise ValueError(
@@ -316,33 +314,6 @@ def _saturated(x, dtype):
     # The limits need not be numbers of a narrow dtype.
     x = x if x.dtype.itemsize >= 4 else x.float()
     return x.ne(x).where(0, x.clip(dtype.min, dtype.max))
-
-
-def _rounded(x, dtype):
-    """Rounds numbers to those of a float8 dtype, as `ml_dtypes` does.
-
-    Where a device has no float8, tinygrad computes with float16 in its stead:
-    a cast and another one back would not round.
-    """
-    exponent_bits, bits = tinygrad_dtypes.finfo(dtype)
-    smallest = 2 - (1 << (exponent_bits - 1))
-    limits = ml_dtypes.finfo(standardize_dtype(dtype))
-    x = x.float()
-    finite = x.abs() < math.inf
-    number = finite.where(x, 0)
-    # The distance of the dtype's numbers at `x`, from the exponent of `x`.
-    exponent = (number.bitcast(tinygrad_dtypes.int32) >> 23) & 0xFF
-    exponent = exponent.maximum(127 + smallest) - bits
-    unit = (exponent << 23).bitcast(tinygrad_dtypes.float32)
-    result = (number / unit).round() * unit
-    beyond = x.const_like(math.nan)
-    if dtype == tinygrad_dtypes.fp8e5m2:
-        # The only one of the two with infinities.
-        infinity = (x < 0).where(-math.inf, beyond.const_like(math.inf))
-        beyond = x.ne(x).where(beyond, infinity)
-    inside = finite & (result.abs() <= float(limits.max))
-    result = inside.where(result, beyond)
-    return custom_vjp([result], [x], lambda grads: grads)[0]
 
 
 def _python_scalar_dtype(x):

@@ -5,8 +5,10 @@ A tinygrad upgrade has this one module to look at: what is not importable as
 """
 
 import tinygrad.codegen as codegen_module  # noqa: F401
+import tinygrad.codegen.decomp.dtype as decomposition_module  # noqa: F401
 import tinygrad.codegen.opt.heuristic as heuristic_module  # noqa: F401
 import tinygrad.device as device_module  # noqa: F401
+import tinygrad.dtype as dtype_module  # noqa: F401
 import tinygrad.engine.jit as jit_module  # noqa: F401
 import tinygrad.helpers as helpers_module  # noqa: F401
 import tinygrad.runtime.ops_cpu as ops_cpu_module  # noqa: F401

@@ -21,6 +21,7 @@ from tinygrad import dtypes
 
 from keras.src.backend.tinygrad.engine import compiler
 from keras.src.backend.tinygrad.engine import kernel_options
+from keras.src.backend.tinygrad.engine import narrow_floats
 from keras.src.backend.tinygrad.engine import rendering
 from keras.src.backend.tinygrad.engine import simplification
 from keras.src.backend.tinygrad.engine import tracing
@@ -158,6 +159,9 @@ def apply():
     rendering.install(_original)
     # Its loops are shaped for a CPU, not for a GPU.
     kernel_options.install(_original)
+    # float16 and float8 are rounded at each operation, and to float8 without
+    # a loss of small numbers and infinities.
+    narrow_floats.install(_original)
     # What it computes is what was written, for NaN and at a dtype's ends too.
     simplification.install(_original)
     # A cast to float16 and back rounds, and overflows beyond 65504.

@@ -29,9 +29,6 @@ import tempfile
 import time
 
 from keras.src.backend.tinygrad.engine import compiler
-from keras.src.backend.tinygrad.engine import kernel_options
-from keras.src.backend.tinygrad.engine import rendering
-from keras.src.backend.tinygrad.engine import simplification
 from keras.src.backend.tinygrad.engine.internals import BEAM
 from keras.src.backend.tinygrad.engine.internals import ClangCompiler
 from keras.src.backend.tinygrad.engine.internals import Device
@@ -46,6 +43,8 @@ from keras.src.backend.tinygrad.engine.internals import to_program_cache
 from keras.src.backend.tinygrad.engine.internals import to_program_key
 
 _MAGIC = b"KTG2"
+# Modules here that decide what code a kernel becomes.
+_CODE_GENERATION = ("narrow_floats", "patches", "rendering", "simplification")
 _OFF = ("0", "off", "false", "no")
 # How many entries are written between two looks at the folder's size.
 _TRIM_INTERVAL = 512
@@ -232,7 +231,8 @@ def _tinygrad_fingerprint():
 
 @functools.cache
 def _source_fingerprint(module):
-    with open(module.__file__, "rb") as file:
+    path = os.path.join(os.path.dirname(__file__), f"{module}.py")
+    with open(path, "rb") as file:
         return hashlib.sha256(file.read()).hexdigest()
 
 
@@ -267,13 +267,13 @@ def fingerprint(device):
     renderer = Device[device].renderer
     parts = [_tinygrad_fingerprint(), type(renderer).__name__]
     parts += [repr(renderer.target), sys.platform]
-    parts += map(_source_fingerprint, (rendering, simplification))
+    parts += map(_source_fingerprint, _CODE_GENERATION)
     if renderer.compiler is not None:
         parts.append(str(renderer.compiler.cachekey))
         parts.append(_compiler_fingerprint(type(renderer.compiler)))
     if device.split(":")[0] == "CPU":
         parts.append(_processor_fingerprint())
-        parts.append(_source_fingerprint(kernel_options))
+        parts.append(_source_fingerprint("kernel_options"))
     return "\n".join(parts)
 
 
