@@ -46,6 +46,11 @@ def losses_and_weights(make, run_eagerly, x=X, y=Y, **fit_arguments):
     return np.diff(losses, prepend=0.0), state
 
 
+def comparable(array):
+    # NumPy compares no bfloat16.
+    return array.astype("complex64" if array.dtype.kind == "c" else "float32")
+
+
 def agree(make, tolerance=1e-5, **arguments):
     """Trains both ways, compares, and returns losses and state."""
     results = [
@@ -60,8 +65,8 @@ def agree(make, tolerance=1e-5, **arguments):
     assert len(state) == len(expected)
     for a, b in zip(state, expected):
         np.testing.assert_allclose(
-            a.astype("float32"),
-            b.astype("float32"),
+            comparable(a),
+            comparable(b),
             rtol=tolerance,
             atol=tolerance,
         )
@@ -324,6 +329,31 @@ def test_layers(name):
     # Float8 rounds, and so tells equal numbers apart from nearly equal ones.
     losses, _ = agree(LAYERS[name], 2e-2 if name == "float8" else 1e-4, x=x)
     assert np.ptp(losses) > 1e-3
+
+
+class Spectrum(layers.Layer):
+    """Keeps a decaying mean of spectra, and scales by its energy."""
+
+    def build(self, shape):
+        self.mean = self.add_weight(
+            shape=(shape[-2],), dtype="complex64", trainable=False
+        )
+
+    def call(self, x):
+        real, imag = ops.fft((ops.mean(x, (0, -1)), ops.zeros((x.shape[1],))))
+        spectrum = ops.cast(real, "complex64") + 1j * ops.cast(
+            imag, "complex64"
+        )
+        self.mean.assign(0.5 * self.mean + ops.stop_gradient(spectrum))
+        return x * (1 + ops.sum(ops.abs(self.mean)))
+
+
+def test_complex_state():
+    _, state = agree(
+        lambda: network(Spectrum(), layers.Flatten(), layers.Dense(1))
+    )
+    mean = next(v for v in state if v.dtype == "complex64")
+    assert np.abs(mean.imag).max() > 0.01
 
 
 def test_a_custom_gradient_is_used():

@@ -4,6 +4,7 @@ import builtins
 import contextlib
 import math
 import operator
+import weakref
 
 import ml_dtypes
 import numpy as np
@@ -153,6 +154,8 @@ class Variable(KerasVariable):
         self._value = _own_buffer(value, get_device())
         if isinstance(self._value, Tensor):
             engine.track_state(self)
+        else:
+            self._parts = [_Part(self, name) for name in ("real", "imag")]
 
     def _direct_assign(self, value):
         # A new buffer, not a write into the old one: lazy graphs that read
@@ -165,6 +168,24 @@ class Variable(KerasVariable):
 
     def __array__(self, dtype=None, copy=None):
         return np.asarray(convert_to_numpy(self.value), dtype)
+
+
+class _Part:
+    """A part of a complex variable, which compiled steps that read it follow.
+
+    Args:
+        variable: Complex `Variable`, which keeps its parts alive.
+        name: `"real"` or `"imag"`.
+    """
+
+    def __init__(self, variable, name):
+        self._variable = weakref.ref(variable)
+        self._name = name
+        engine.track_state(self)
+
+    @property
+    def _value(self):
+        return getattr(self._variable()._value, self._name)
 
 
 def _own_buffer(value, device):

@@ -15,6 +15,7 @@ from keras.src import tree
 from keras.src.backend import config
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.tinygrad import engine
+from keras.src.backend.tinygrad.complex import ComplexTensor
 from keras.src.backend.tinygrad.core import UpdateScope
 from keras.src.backend.tinygrad.core import get_device
 from keras.src.backend.tinygrad.core import uninitialized_variables
@@ -437,7 +438,7 @@ class _Step:
         if self.compiled is None:
             return self.step(data)
         try:
-            return self.compiled(data, (self.model, get_device()))
+            outputs, assigned = self.compiled(data, (self.model, get_device()))
         except engine.HostReadError as error:
             if self.must_compile:
                 raise
@@ -447,13 +448,17 @@ class _Step:
             )
             self.compiled = None
             return self.step(data)
+        for variable, value in assigned:
+            variable._direct_assign(value)
+        return outputs
 
     def _trace(self, data):
         """Runs the step without effects.
 
         Returns:
-            Pair of what the step returns and a list of
-            `(variable, new_value)`.
+            Pair of outputs and a list of `(variable, new_value)`. The outputs
+            are what the step returns and another such list, of complex
+            variables: their values have two buffers each.
         """
         with UpdateScope(collect_losses=True) as scope:
             outputs = self.step(data)
@@ -468,4 +473,8 @@ class _Step:
             (variable, value.to(variable._value.device))
             for variable, value in scope.updates()
         ]
-        return outputs, updates
+        stored, assigned = [], []
+        for update in updates:
+            pair = isinstance(update[1], ComplexTensor)
+            (assigned if pair else stored).append(update)
+        return (outputs, assigned), stored
