@@ -300,6 +300,64 @@ def test_while_loop_ends():
     assert int(count) == 6
 
 
+@pytest.mark.parametrize("count", [3, 200])
+def test_while_loop_of_known_length_in_a_compiled_step(road, count):
+    factor = keras.Variable(np.full((2,), 1.01, "float32"))
+    traced = []
+
+    def function(x):
+        def body(i, j, y):
+            traced.append(1)
+            return i + j, j, y * factor
+
+        _, _, y = ops.while_loop(lambda i, j, y: i < 2 * count, body, (0, 2, x))
+        (slope,) = gradients(ops.sum(y), [factor.value])
+        return [y, slope], []
+
+    step = engine.compile_step(function)
+    for value in (1.0, 1.02):
+        factor.assign(np.full((2,), value, "float32"))
+        x = normal(3, 2).astype("float32")
+        y, slope = map(to_numpy, step(x))
+        np.testing.assert_allclose(y, x * value**count, rtol=1e-4)
+        np.testing.assert_allclose(
+            slope, x.sum(0) * count * value ** (count - 1), rtol=1e-3
+        )
+    assert len(traced) < 10
+
+
+def test_while_loop_that_depends_on_inputs_refuses_a_compiled_step():
+    def function(x):
+        return ops.while_loop(lambda y: ops.sum(y) < 9, lambda y: y * 2, x), []
+
+    with pytest.raises(engine.HostReadError, match="run_eagerly"):
+        engine.compile_step(function)(np.ones(2, "float32"))
+
+
+def test_while_loop_inside_a_loop():
+    def four_times(carry, x):
+        _, y = ops.while_loop(
+            lambda i, y: i < 4, lambda i, y: (i + 1, y * x), (0, carry)
+        )
+        return y, y
+
+    def until_large(carry, x):
+        y = ops.while_loop(lambda y: y < 10, lambda y: y * x, carry)
+        return y / 10, y
+
+    xs = np.array([1.5, 2.0, 3.0], "float32")
+    _, ys = ops.scan(four_times, ops.ones(()), xs)
+    np.testing.assert_allclose(to_numpy(ys), np.cumprod(xs**4), rtol=1e-5)
+    _, ys = ops.scan(until_large, ops.ones(()), xs)
+    expected, carry = [], 1.0
+    for x in xs:
+        while carry < 10:
+            carry *= x
+        expected.append(carry)
+        carry /= 10
+    np.testing.assert_allclose(to_numpy(ys), expected, rtol=1e-5)
+
+
 def slope_along(function, arrays):
     """Returns a function's scalar slope along fixed directions, as a graph."""
 

@@ -180,6 +180,11 @@ def active():
     return None if trace._paused else trace
 
 
+def in_progress():
+    """Whether a step or the body of a loop is traced on this thread."""
+    return active() is not None or bool(_loops.inputs)
+
+
 def note_realize(tensors):
     """Takes note of tensors to realize.
 
