@@ -13,7 +13,6 @@ import argparse
 import importlib.metadata
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
@@ -95,7 +94,7 @@ def _check_requirements(project, stack):
         for requirement in (
             upstream.requirements(stack.repository, stack.base) or ()
         )
-        if re.match("[a-z]", requirement)
+        if not requirement.startswith("Python ")
         and ";" not in requirement
         and f'"{requirement}"' not in text
     ]

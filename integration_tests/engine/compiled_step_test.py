@@ -15,6 +15,7 @@ from tinygrad import nn
 from keras.src.backend.tinygrad import engine
 from keras.src.backend.tinygrad.complex import ComplexTensor
 from keras.src.backend.tinygrad.engine import compiled_step
+from keras.src.backend.tinygrad.engine.host_call import host_call
 from keras.src.backend.tinygrad.engine.internals import GlobalCounters
 from keras.src.backend.tinygrad.engine.internals import buffers
 from keras.src.backend.tinygrad.engine.transfer import from_numpy
@@ -398,6 +399,21 @@ def test_a_step_inside_a_step_raises():
     with pytest.raises(RuntimeError, match="inner step"):
         outer(array(3))
     assert inner(array(3)).shape == (3,)
+
+
+def test_a_step_inside_its_own_host_call_raises():
+    def again(x):
+        if len(calls) < 2:
+            calls.append(1)
+            step(x)
+        return x
+
+    calls = []
+    step = engine.compile_step(
+        lambda x: (host_call(again, [x], [((3,), "float32")])[0], [])
+    )
+    with pytest.raises(RuntimeError, match="host call within itself"):
+        step(array(3))
 
 
 def test_tinygrad_training_inside_a_step():

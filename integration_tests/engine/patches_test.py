@@ -14,7 +14,11 @@ from tinygrad import dtypes
 import keras
 from integration_tests.processes import run_python
 from keras.src.backend.tinygrad.engine import patches
+from keras.src.backend.tinygrad.engine import rendering
 from keras.src.backend.tinygrad.engine.internals import Buffer
+from keras.src.backend.tinygrad.engine.internals import ClangRenderer
+from keras.src.backend.tinygrad.engine.internals import CStyleLanguage
+from keras.src.backend.tinygrad.engine.internals import WGSLRenderer
 
 
 def test_operands_that_do_not_broadcast_are_named():
@@ -164,3 +168,18 @@ except MemoryError as error:
     done = run_python(code)
     assert done.returncode == 0, done.stderr
     assert "Allocation of 4.88 GB failed on CPU" in done.stdout
+
+
+def test_renderers_are_changed_once():
+    def patterns():
+        return {
+            kind: len(kind.string_rewrite.patterns)
+            for kind in (CStyleLanguage, ClangRenderer, WGSLRenderer)
+        }
+
+    before = patterns()
+    patches.apply()
+    assert patterns() == before
+    shared = {id(p) for p, _ in rendering._NEGATION.patterns}
+    for kind in before:
+        assert shared <= {id(p) for p, _ in kind.string_rewrite.patterns}

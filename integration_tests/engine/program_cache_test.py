@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from keras.src.backend.tinygrad.engine import program_cache
+from keras.src.backend.tinygrad.engine.transfer import from_numpy
+from keras.src.backend.tinygrad.engine.transfer import to_numpy
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -214,6 +216,39 @@ def test_a_size_that_is_no_number_is_named(monkeypatch):
     monkeypatch.setenv("KERAS_TINYGRAD_CACHE_MB", "lots")
     with pytest.raises(ValueError, match="whole number.*Received: lots"):
         program_cache.size_limit()
+
+
+def test_a_size_that_is_no_number_is_named_each_time(place, monkeypatch):
+    monkeypatch.setenv("KERAS_TINYGRAD_CACHE_MB", "lots")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="KERAS_TINYGRAD_CACHE_MB"):
+            program_cache.load("program", b"key")
+        with pytest.raises(ValueError, match="KERAS_TINYGRAD_CACHE_MB"):
+            program_cache.store("program", b"key", 1)
+
+
+def test_what_is_written_is_bounded_as_it_is_written(place, monkeypatch):
+    monkeypatch.setenv("KERAS_TINYGRAD_CACHE_MB", "1")
+    monkeypatch.setattr(program_cache._Trimmer, "left", 0)
+    for n in range(40):
+        program_cache.store("program", b"%d" % n, os.urandom(100_000))
+        total = sum(path.stat().st_size for path in entries(place))
+        assert total <= 1 << 20
+
+
+def test_a_plan_is_kept_for_all_devices_that_it_runs_on(place, monkeypatch):
+    asked = []
+    actual = program_cache.fingerprint
+
+    def fingerprint(device):
+        asked.append(device)
+        return actual(device)
+
+    monkeypatch.setattr(program_cache, "fingerprint", fingerprint)
+    x = from_numpy(np.arange(5, dtype="float32"), "PYTHON")
+    y = (x.to("CPU") * 2.5).to("PYTHON") + 11
+    np.testing.assert_array_equal(to_numpy(y), np.arange(5) * 2.5 + 11)
+    assert {"CPU", "PYTHON"} <= set(asked)
 
 
 def test_the_folder_is_bounded(place, monkeypatch):

@@ -35,6 +35,15 @@ def test_top_k_takes_the_first_of_equals(dtype, size, k):
         )
 
 
+@pytest.mark.parametrize("size", [400, 50_000])
+def test_top_k_of_a_long_vector(size):
+    for x in (RNG.normal(size=size), RNG.integers(0, 9, size) * 1.0):
+        found, index = map(array, ops.top_k(x.astype("float32"), 5))
+        expected = np.argsort(-x, kind="stable")[:5]
+        np.testing.assert_array_equal(index, expected)
+        np.testing.assert_array_equal(found, x[expected].astype("float32"))
+
+
 def test_top_k_gradient():
     check_gradient(lambda x: ops.top_k(x, 3)[0], RNG.normal(size=(4, 6)))
 

@@ -300,6 +300,41 @@ def test_while_loop_ends():
     assert int(count) == 6
 
 
+def test_decomposition_of_what_a_loop_carries():
+    eye = np.eye(3, dtype="float32")
+    xs = eye * np.array([2.0, 3.0], "float32")[:, None, None]
+
+    def step(carry, x):
+        return ops.cholesky(carry), ops.cholesky(x)
+
+    last, ys = ops.scan(step, 16 * eye, xs)
+    np.testing.assert_allclose(to_numpy(last), 2 * eye, rtol=1e-6)
+    np.testing.assert_allclose(to_numpy(ys), np.sqrt(xs), rtol=1e-6)
+    np.testing.assert_allclose(
+        to_numpy(ops.map(ops.cholesky, xs)), to_numpy(ys)
+    )
+
+
+def test_associative_scan_of_a_long_recurrence():
+    n = 1500
+    a = np.random.default_rng(0).uniform(0.5, 1.0, (n, 2))
+    b = normal(n, 2)
+
+    def function(a, b):
+        _, y = ops.associative_scan(
+            lambda x, y: (x[0] * y[0], x[1] * y[0] + y[1]), (a, b)
+        )
+        return y
+
+    expected, value = [], np.zeros(2)
+    for factor, term in zip(a, b):
+        value = factor * value + term
+        expected.append(value)
+    found = to_numpy(function(tensor(a), tensor(b)))
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+    check_gradients(lambda *x: ops.sum(function(*x) ** 2), a[:60], b[:60])
+
+
 @pytest.mark.parametrize("count", [3, 200])
 def test_while_loop_of_known_length_in_a_compiled_step(road, count):
     factor = keras.Variable(np.full((2,), 1.01, "float32"))

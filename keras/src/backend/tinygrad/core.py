@@ -744,8 +744,9 @@ def associative_scan(f, elems, reverse=False, axis=0):
     count, step = counts[0], 1
     while step < count:
         merged = combine(cut(values, 0, count - step), cut(values, step, count))
+        # Each round is a kernel: masks within masks take long to compile.
         values = [
-            head.cat(tail, dim=d)
+            head.cat(tail, dim=d).contiguous().contiguous_backward()
             for head, tail, d in zip(cut(values, 0, step), merged, axes)
         ]
         step *= 2

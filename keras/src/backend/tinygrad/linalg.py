@@ -40,7 +40,7 @@ from keras.src.backend.tinygrad.numpy.common import root
 
 def cholesky(x, upper=False):
     x = _matrices("cholesky", x, square=True)
-    if tracing.active() is None and x.uop.has_buffer_identity():
+    if not tracing.in_progress() and x.uop.has_buffer_identity():
         # Values at hand, so a matrix that has no factor raises here rather
         # than where the result is used.
         np.linalg.cholesky(convert_to_numpy(cast(x, float_host_dtype(x))))

@@ -113,8 +113,10 @@ def _largest_of_many(x, k):
     # Where the smallest one found has equals that were not, sort after all.
     least = np.take_along_axis(values, order[..., -1:], axis=-1)
     split = (x == least).sum(-1) > (values == least).sum(-1)
-    split |= np.isnan(least[..., 0])
-    for index in zip(*np.nonzero(split)):
+    split = split | np.isnan(least[..., 0])
+    for index in np.ndindex(split.shape):
+        if not split[index]:
+            continue
         row = np.argsort(x[index][::-1], kind="stable")
         result[index] = (size - 1) - row[size - k :][::-1]
     return result

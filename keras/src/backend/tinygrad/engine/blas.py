@@ -118,7 +118,7 @@ def _candidates():
 def _beside_numpy():
     """Yields libraries in the folders where wheels keep what they link."""
     package = os.path.dirname(np.__file__)
-    for pattern in ("../numpy.libs/*", ".dylibs/*", "../../../lib/lib*"):
+    for pattern in ("../numpy.libs/*", ".dylibs/*", "../../../lib*"):
         yield from sorted(glob.glob(os.path.join(package, pattern)))
 
 

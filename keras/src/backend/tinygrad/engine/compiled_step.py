@@ -340,6 +340,11 @@ class _Capture:
 
     def run(self, leaves):
         plan = self.plan
+        if plan.busy:
+            raise RuntimeError(
+                "A compiled step was called by a host call within itself. "
+                "Call the step's function itself instead."
+            )
         position = 0
         parts = _parts(leaves, self._complex_inputs)
         for feed, leaf in zip(self._feeds, parts):

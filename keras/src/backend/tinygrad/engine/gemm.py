@@ -10,7 +10,6 @@ each with words of its own: one-threaded products that a plan runs side by
 side.
 """
 
-import collections
 import enum
 import functools
 import itertools
@@ -33,7 +32,7 @@ from keras.src.backend.tinygrad.engine.handwritten import one_threaded
 from keras.src.backend.tinygrad.engine.handwritten import shard_count
 from keras.src.backend.tinygrad.engine.handwritten import shard_number
 from keras.src.backend.tinygrad.engine.internals import UOp
-from keras.src.backend.tinygrad.engine.runtime_lock import lock
+from keras.src.backend.tinygrad.engine.recent import Recent
 from keras.src.backend.tinygrad.engine.threads import limit
 from keras.src.backend.tinygrad.engine.views import StridedView
 
@@ -50,7 +49,7 @@ MAX_DESCRIPTORS = 1024
 
 _NAMES = {dtypes.float32: "float32", dtypes.float64: "float64"}
 _TRANSPOSE = {False: blas.NO_TRANSPOSE, True: blas.TRANSPOSE}
-_descriptors = collections.OrderedDict()
+_descriptors = Recent(MAX_DESCRIPTORS)
 
 
 class _Word(enum.IntEnum):
@@ -355,14 +354,13 @@ def _descriptor(left, right, shards):
         nothing = [0] * _WORDS
         key += nothing * (SHARDS - len(shards))
     key = tuple(key)
-    with lock:
-        if key not in _descriptors:
-            _descriptors[key] = constant_words(key)
-            blas_threads.register(_descriptors[key], _Word.THREADS, threads)
-            if len(_descriptors) > MAX_DESCRIPTORS:
-                _descriptors.popitem(last=False)
-        _descriptors.move_to_end(key)
-        return _descriptors[key]
+
+    def make():
+        words = constant_words(key)
+        blas_threads.register(words, _Word.THREADS, threads)
+        return words
+
+    return _descriptors.get(key, make)
 
 
 def call_gemm(function, transposes, sizes, a, b, out, beta=0.0):

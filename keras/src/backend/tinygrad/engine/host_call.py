@@ -29,7 +29,7 @@ from keras.src.backend.tinygrad.engine.handwritten import kernel
 from keras.src.backend.tinygrad.engine.handwritten import new_output
 from keras.src.backend.tinygrad.engine.handwritten import on_cpu
 from keras.src.backend.tinygrad.engine.internals import UOp
-from keras.src.backend.tinygrad.engine.runtime_lock import lock
+from keras.src.backend.tinygrad.engine.recent import Recent
 from keras.src.backend.tinygrad.engine.transfer import NUMPY_DTYPES
 from keras.src.backend.tinygrad.engine.transfer import TINYGRAD_DTYPES
 
@@ -44,15 +44,13 @@ KERNEL = "host_call"
 
 _entries = {}
 _entry_numbers = itertools.count(1)
-_handles = collections.OrderedDict()
+_handles = Recent(MAX_HANDLES)
 # The failures of each `raising` context, the innermost one's last.
 _levels = []
 _arrived = threading.local()
 
 
-def host_call(
-    fn, inputs, outputs, gradient=None, name="host_call", device=None
-):
+def host_call(fn, inputs, outputs, gradient=None, name="host_call"):
     """Applies a NumPy function to tensors, lazily.
 
     Args:
@@ -68,12 +66,10 @@ def host_call(
             returns a list with one `Tensor` of the input's shape, or `None`,
             for each input. Without it, asking for a gradient raises.
         name: Name of the operation, for error messages.
-        device: Canonical tinygrad device of the results where no input has
-            one. Defaults to tinygrad's default device.
 
     Returns:
         List of `Tensor`s of the declared shapes and dtypes, on the device of
-        the inputs.
+        the inputs, or tinygrad's default device where none has one.
 
     Raises:
         ValueError: If there are more than 62 non-empty inputs and outputs.
@@ -84,8 +80,7 @@ def host_call(
     `raising`.
     """
     home = next(
-        (t.device for t in inputs if t.device is not None),
-        device or Device.DEFAULT,
+        (t.device for t in inputs if t.device is not None), Device.DEFAULT
     )
     if not isinstance(home, str):
         raise NotImplementedError(
@@ -298,20 +293,16 @@ _Entry = collections.namedtuple("_Entry", "fn outputs inputs pointers")
 
 
 def _handle(fn, outputs, inputs):
-    key = (_identity(fn), outputs, inputs)
-    with lock:
-        if key not in _handles:
-            number = next(_entry_numbers)
-            pointers = sum(0 not in shape for shape, _ in outputs + inputs)
-            _entries[number] = _Entry(fn, outputs, inputs, pointers)
-            handle = constant_words([_ENTER_ADDRESS, number])
-            # A plan may hold the buffer longer than this table does.
-            weakref.finalize(handle.uop.buffer, _entries.pop, number)
-            _handles[key] = handle
-            if len(_handles) > MAX_HANDLES:
-                _handles.popitem(last=False)
-        _handles.move_to_end(key)
-        return _handles[key]
+    def make():
+        number = next(_entry_numbers)
+        pointers = sum(0 not in shape for shape, _ in outputs + inputs)
+        _entries[number] = _Entry(fn, outputs, inputs, pointers)
+        handle = constant_words([_ENTER_ADDRESS, number])
+        # A plan may hold the buffer longer than this table does.
+        weakref.finalize(handle.uop.buffer, _entries.pop, number)
+        return handle
+
+    return _handles.get((_identity(fn), outputs, inputs), make)
 
 
 def _identity(value):

@@ -63,6 +63,7 @@ from tinygrad.renderer.cstyle import ClangRenderer  # noqa: F401
 from tinygrad.renderer.cstyle import CStyleLanguage  # noqa: F401
 from tinygrad.renderer.llvmir import CPULLVMRenderer  # noqa: F401
 from tinygrad.renderer.nir import LVPRenderer  # noqa: F401
+from tinygrad.renderer.wgsl import WGSLRenderer  # noqa: F401
 from tinygrad.runtime.ops_cpu import CPUAllocator  # noqa: F401
 from tinygrad.runtime.ops_cpu import CPUProgram  # noqa: F401
 from tinygrad.runtime.support.compiler_cpu import ClangCompiler  # noqa: F401, E501

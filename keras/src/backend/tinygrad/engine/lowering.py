@@ -164,9 +164,10 @@ def lower(graph, roots, inputs, outputs):
     Raises:
         Unsupported: If the graph needs what a plan does not offer.
     """
-    devices = sorted({u.device for u in (*inputs, *outputs)})
+    # What is compiled for any of them is in the entry.
+    devices = {u.device for u in (*graph.nodes(), *outputs)} - {None}
     key = graph.digest(inputs, outputs) + _code_fingerprint()
-    key += "\n".join(map(program_cache.fingerprint, devices)).encode()
+    key += "\n".join(map(program_cache.fingerprint, sorted(devices))).encode()
     found = program_cache.load("plan", key)
     if found is not None:
         return _unpack(found)

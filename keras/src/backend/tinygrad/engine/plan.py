@@ -116,6 +116,11 @@ class Plan:
         self._kept = []
         self.progress = None
 
+    @property
+    def busy(self):
+        """Whether its launches run: a host call of theirs is asking."""
+        return self._runner.busy
+
     def bind(self, slot, buffer):
         """Makes an allocated `Buffer` an input of the next launches."""
         self._runner.bind(slot, buffer)
@@ -134,7 +139,7 @@ class Plan:
         Returns:
             List of new `Buffer`s, one for each output slot.
         """
-        if self._runner.busy:
+        if self.busy:
             # A host call runs its own plan inside itself.
             return Plan(self.spec).run(inputs, var_vals)
         self.progress = "begun"

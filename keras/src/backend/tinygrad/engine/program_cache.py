@@ -10,8 +10,8 @@ an entry whose checksum is wrong is replaced.
 Environment variables:
     `KERAS_TINYGRAD_CACHE`: the folder; `0` or `off` keeps nothing on disk.
         By default `keras-tinygrad` in the user's cache folder.
-    `KERAS_TINYGRAD_CACHE_MB`: the size of all entries, 512 by default. Beyond
-        it those that were longest unused are deleted.
+    `KERAS_TINYGRAD_CACHE_MB`: the size of all entries, 512 by default. To
+        stay below it those that were longest unused are deleted.
 """
 
 import concurrent.futures
@@ -29,6 +29,7 @@ import tempfile
 import time
 
 from keras.src.backend.tinygrad.engine import compiler
+from keras.src.backend.tinygrad.engine import threads
 from keras.src.backend.tinygrad.engine.internals import BEAM
 from keras.src.backend.tinygrad.engine.internals import ClangCompiler
 from keras.src.backend.tinygrad.engine.internals import Device
@@ -46,8 +47,8 @@ _MAGIC = b"KTG2"
 # Modules here that decide what code a kernel becomes.
 _CODE_GENERATION = ("narrow_floats", "patches", "rendering", "simplification")
 _OFF = ("0", "off", "false", "no")
-# How many entries are written between two looks at the folder's size.
-_TRIM_INTERVAL = 512
+# The part of the limit that is written between two looks at the folder's size.
+_TRIM_PART = 64
 # How many programs are kept in memory besides those of plans.
 _CAPACITY = 4096
 # An entry's time of use is only written when it is this old, in seconds.
@@ -61,10 +62,15 @@ _OWN_FILE = re.compile(
 
 @functools.cache
 def folder():
-    """The cache's folder, or `None` where it is switched off."""
+    """The cache's folder, or `None` where it is switched off.
+
+    Raises:
+        ValueError: As `size_limit`.
+    """
     place = os.environ.get("KERAS_TINYGRAD_CACHE", "")
     if place.lower() in _OFF:
         return None
+    size_limit()
     if not place:
         if sys.platform == "darwin":
             base = os.path.expanduser("~/Library/Caches")
@@ -169,17 +175,22 @@ def store(kind, key, value):
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
         return
-    _Trimmer.count += 1
-    if _Trimmer.count % _TRIM_INTERVAL == 1:
+    _Trimmer.left -= len(content)
+    if _Trimmer.left < 0:
+        _Trimmer.left = size_limit() // _TRIM_PART
         trim()
 
 
 class _Trimmer:
-    count = 0
+    left = 0
 
 
 def trim():
-    """Deletes the entries longest unused until they fit the limit."""
+    """Deletes the entries longest unused until they fit the limit.
+
+    There is room then for what is written until the next time.
+    """
+    limit = size_limit() - size_limit() // _TRIM_PART
     try:
         files = _own_files(folder())
     except OSError:
@@ -189,7 +200,7 @@ def trim():
         # What a killed process left half written is deleted after an hour.
         is_temporary = os.path.basename(path).startswith(_TEMPORARY)
         total += size
-        if is_temporary and now - used > 3600 or total > size_limit():
+        if is_temporary and now - used > 3600 or total > limit:
             with contextlib.suppress(OSError):
                 os.unlink(path)
 
@@ -337,7 +348,7 @@ def _program_key(key, device):
 
 def _compile(missing):
     """Generates sources here, while threads wait for compiler processes."""
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    with concurrent.futures.ThreadPoolExecutor(threads.limit()) as pool:
         generated = {}
         for key, (ast, device) in missing.items():
             renderer = Device[device].renderer

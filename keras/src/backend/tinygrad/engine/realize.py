@@ -1,9 +1,8 @@
 """Turns lazy tensors into buffers, through cached plans."""
 
-import collections
-
 from keras.src.backend.tinygrad.engine import host_call
 from keras.src.backend.tinygrad.engine import pieces
+from keras.src.backend.tinygrad.engine import recent
 from keras.src.backend.tinygrad.engine import tracing
 from keras.src.backend.tinygrad.engine.alternatives import settle
 from keras.src.backend.tinygrad.engine.canonical import canonicalize
@@ -28,9 +27,7 @@ from keras.src.backend.tinygrad.engine.tensors import buffer_uop
 from keras.src.backend.tinygrad.engine.tensors import shape_source
 from keras.src.backend.tinygrad.engine.tensors import shaped
 
-# Plans kept in memory, the longest unused dropped first.
-_CAPACITY = 4096
-_plans = collections.OrderedDict()
+_plans = recent.Recent(4096)
 
 
 def realize(*tensors):
@@ -53,9 +50,12 @@ def realize(*tensors):
 
 
 def clear_caches():
-    """Drops the plans and the scratch memory; programs on disk stay."""
+    """Drops what is kept in memory to run things again, scratch included.
+
+    Programs on disk stay.
+    """
     with lock:
-        _plans.clear()
+        recent.clear()
         arenas.clear()
 
 
@@ -93,18 +93,11 @@ def _compute(roots):
         raise Unsupported("several devices, or a shape that is not known")
     is_large = len(graph) >= pieces.LARGE and not graph.effects
     asked, nodes = roots, graph.nodes() if is_large else ()
-    entry = _plans.get(graph.key)
-    if entry is None and is_large:
+    if is_large and graph.key not in _plans:
         roots = pieces.shorten(roots, nodes, _compute)
         if roots is not asked:
             graph = canonicalize(roots)
-            entry = _plans.get(graph.key)
-    if entry is None:
-        entry = _plans[graph.key] = _Entry(roots, graph)
-        if len(_plans) > _CAPACITY:
-            _plans.popitem(last=False)
-    else:
-        _plans.move_to_end(graph.key)
+    entry = _plans.get(graph.key, lambda: _Entry(roots, graph))
     plan = entry.plan
     try:
         made = plan.run([buffers[u] for u in graph.inputs], graph.var_vals)

@@ -19,10 +19,13 @@ def install(original):
         original: Function of an object and an attribute's name that returns
             what tinygrad itself has there.
     """
-    for kind in (CStyleLanguage, *_subclasses(CStyleLanguage)):
-        if "string_rewrite" in vars(kind):
-            rewrite = original(kind, "string_rewrite")
-            kind.string_rewrite = _NARROW_INTEGERS + _NEGATION + rewrite
+    rewrites = {
+        kind: original(kind, "string_rewrite")
+        for kind in (CStyleLanguage, *_subclasses(CStyleLanguage))
+        if "string_rewrite" in vars(kind) or kind is ClangRenderer
+    }
+    for kind, rewrite in rewrites.items():
+        kind.string_rewrite = _NARROW_INTEGERS + _NEGATION + rewrite
     ClangRenderer.string_rewrite = (
         _BFLOAT16 + _POLYNOMIAL_STEP + ClangRenderer.string_rewrite
     )

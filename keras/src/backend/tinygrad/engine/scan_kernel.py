@@ -9,7 +9,6 @@ On other devices the call stands for the launches of all steps, which take its
 place when the graph is lowered.
 """
 
-import collections
 import functools
 import itertools
 import weakref
@@ -31,6 +30,7 @@ from keras.src.backend.tinygrad.engine.internals import get_runtime
 from keras.src.backend.tinygrad.engine.lowering import Launch
 from keras.src.backend.tinygrad.engine.lowering import View
 from keras.src.backend.tinygrad.engine.lowering import expansions
+from keras.src.backend.tinygrad.engine.recent import Recent
 from keras.src.backend.tinygrad.engine.runtime_lock import lock
 from keras.src.backend.tinygrad.engine.scan_program import Layout
 from keras.src.backend.tinygrad.engine.scan_program import compiled
@@ -39,9 +39,8 @@ from keras.src.backend.tinygrad.engine.scan_program import stored
 
 # tinygrad launches CPU programs with at most this many arguments.
 _MAX_ARGUMENTS = 63
-_CAPACITY = 1024
 
-_words = collections.OrderedDict()
+_words = Recent(1024)
 
 
 def launch(body, inputs, length, reverse):
@@ -165,14 +164,14 @@ def _layout_words(layout):
     for runtime, (one, _) in zip(runtimes, program.launches):
         values += [runtime.addr] * len(_shards(one.program)[0])
     key = tuple(value % 2**64 for value in values)
-    if key not in _words:
-        _words[key] = constant_words(key)
+
+    def make():
+        words = constant_words(key)
         # A plan may hold the words longer than this table does.
-        weakref.finalize(_words[key].uop.buffer, list.clear, runtimes)
-        if len(_words) > _CAPACITY:
-            _words.popitem(last=False)
-    _words.move_to_end(key)
-    return _words[key]
+        weakref.finalize(words.uop.buffer, list.clear, runtimes)
+        return words
+
+    return _words.get(key, make)
 
 
 @functools.lru_cache(maxsize=256)
@@ -247,10 +246,14 @@ def _marker(body, layout):
     """Returns a `SINK` uop that is replaced by the launches of all steps."""
     where = f"{layout.length} {layout.carries} {layout.slices}"
     name = f"{_name('loop', layout.program)}_{body.digest(where)}"
-    expansions[name] = functools.partial(_expand, layout)
     # Compiled by itself it would be an error.
     marker = UOp(Ops.CUSTOM, dtypes.void, arg=f"#error {name}")
-    return UOp.sink(marker, arg=KernelInfo(name=name), tag=1)
+    sink = UOp.sink(marker, arg=KernelInfo(name=name), tag=1)
+    if name not in expansions:
+        expansions[name] = functools.partial(_expand, layout)
+        # Equal uops are one object, which the graphs that have it keep.
+        weakref.finalize(sink, expansions.pop, name)
+    return sink
 
 
 def _expand(layout, views):

@@ -1,6 +1,5 @@
 """The body of a loop compiled: launches over places that steps share."""
 
-import collections
 import dataclasses
 
 from tinygrad import Tensor
@@ -12,14 +11,13 @@ from keras.src.backend.tinygrad.engine.internals import UOp
 from keras.src.backend.tinygrad.engine.lowering import lower
 from keras.src.backend.tinygrad.engine.lowering import own_buffer
 from keras.src.backend.tinygrad.engine.lowering import place_scratch
-from keras.src.backend.tinygrad.engine.runtime_lock import lock
+from keras.src.backend.tinygrad.engine.recent import Recent
 from keras.src.backend.tinygrad.engine.scan_body import stripped
 
 # A program may load vectors, so each step's slice starts at a multiple.
 _ALIGNMENT = 64
-_CAPACITY = 1024
 
-_programs = collections.OrderedDict()
+_programs = Recent(1024)
 
 
 def stored(tensor, device):
@@ -31,14 +29,7 @@ def stored(tensor, device):
 
 def compiled(body):
     """Returns the `Program` of a body, compiled once for equal ones."""
-    key = body.key()
-    with lock:
-        if key not in _programs:
-            _programs[key] = Program(body)
-            if len(_programs) > _CAPACITY:
-                _programs.popitem(last=False)
-        _programs.move_to_end(key)
-        return _programs[key]
+    return _programs.get(body.key(), lambda: Program(body))
 
 
 class Program:

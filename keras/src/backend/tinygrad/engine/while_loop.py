@@ -5,7 +5,6 @@ whether there is another. Where a step or a loop around this one is traced,
 only the part of the body that says so is run, for the number of steps.
 """
 
-import collections
 import dataclasses
 import itertools
 
@@ -17,6 +16,7 @@ from keras.src.backend.tinygrad.engine.internals import buffers
 from keras.src.backend.tinygrad.engine.lowering import BufferTemplate
 from keras.src.backend.tinygrad.engine.plan import Plan
 from keras.src.backend.tinygrad.engine.realize import realize
+from keras.src.backend.tinygrad.engine.recent import Recent
 from keras.src.backend.tinygrad.engine.runtime_lock import lock
 from keras.src.backend.tinygrad.engine.scan import declare
 from keras.src.backend.tinygrad.engine.scan import gradient
@@ -24,8 +24,7 @@ from keras.src.backend.tinygrad.engine.scan import run
 from keras.src.backend.tinygrad.engine.scan_program import lower_body
 from keras.src.backend.tinygrad.engine.scan_program import stored
 
-_CAPACITY = 1024
-_plans = collections.OrderedDict()
+_plans = Recent(1024)
 
 
 def run_while(body, carries, limit=None):
@@ -113,18 +112,11 @@ def _run(body, inputs, limit):
     with lock:
         realize(*ready)
         held = [buffers[t.uop.base] for t in ready]
-        plan, n = _plan(body), len(body.carries)
+        plan = _plans.get(
+            body.key(), lambda: Plan(lower_body(body, body.outputs)[0])
+        )
+        n = len(body.carries)
         for count in itertools.count(1):
             *held[:n], flag = plan.run(held)
             if count == limit or not any(flag.as_memoryview(True)):
                 return count, held[:n]
-
-
-def _plan(body):
-    key = body.key()
-    if key not in _plans:
-        _plans[key] = Plan(lower_body(body, body.outputs)[0])
-        if len(_plans) > _CAPACITY:
-            _plans.popitem(last=False)
-    _plans.move_to_end(key)
-    return _plans[key]
