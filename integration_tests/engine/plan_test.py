@@ -169,6 +169,14 @@ def test_a_failed_run_lets_go_of_its_buffers(general_road):
     assert entry.plan._runner._buffers == {}
 
 
+def test_copies_without_a_compiled_walk(python_walk):
+    x = array(500, 7)
+    for scale in (1, 2):
+        y = Tensor(scale * x).to("CPU").contiguous()
+        engine.realize(y)
+        np.testing.assert_array_equal(y.numpy(), scale * x)
+
+
 def test_profile_lists_the_launches():
     step = engine.compile_step(lambda x: (model(x, x.transpose()), []))
     step(array(8, 8))

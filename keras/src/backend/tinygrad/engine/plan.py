@@ -315,7 +315,10 @@ def address(buffer):
     return mv_address(opaque)
 
 
-_memmove = ctypes.cast(ctypes.memmove, ctypes.c_void_p).value
+# Called as compiled programs are: with 64-bit words alone.
+_memmove = ctypes.CFUNCTYPE(None)(
+    ctypes.cast(ctypes.memmove, ctypes.c_void_p).value
+)
 
 
 class _FlatRunner:
@@ -341,7 +344,8 @@ class _FlatRunner:
             if launch.program is None:
                 destination, source = launch.args
                 values = [0, 0, destination.nbytes]
-                self._add(rows, uses, launch, _memmove, ctypes.memmove, values)
+                start = ctypes.cast(_memmove, ctypes.c_void_p).value
+                self._add(rows, uses, launch, start, _memmove, values)
             else:
                 self._add_program(rows, uses, launch)
         self._starts.append(len(rows))
