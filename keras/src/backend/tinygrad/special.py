@@ -257,7 +257,6 @@ def _sign(x):
 
 
 def _erf(x):
-    # With `>`, which is false of NaN: `x >= y` is `not x < y` in tinygrad.
     size = x.abs()
     if x.dtype == dtypes.float64:
         inner = x * _polynomial(_ERF_64, x.square())

@@ -18,7 +18,6 @@ from keras.src.backend.tinygrad.engine.gradient import custom_vjp
 from keras.src.backend.tinygrad.numpy import sort
 from keras.src.backend.tinygrad.numpy import transcendental
 from keras.src.backend.tinygrad.numpy.common import canonicalize_axis
-from keras.src.backend.tinygrad.numpy.common import less_statistic
 from keras.src.backend.tinygrad.numpy.common import refuse_bool
 from keras.src.backend.tinygrad.numpy.common import result_type
 
@@ -115,8 +114,7 @@ def soft_shrink(x, threshold=0.5):
 def sparse_plus(x):
     x = to_float_tensor(x)
     middle = (x < 1).where(0.25 * (x + 1).square(), x)
-    # With `<`, which is false of NaN: `x <= y` is `not x > y` in tinygrad.
-    return ((x < -1) | (x == -1)).where(0, middle)
+    return (x <= -1).where(0, middle)
 
 
 def silu(x):
@@ -217,7 +215,7 @@ def threshold(x, threshold, default_value):
 
 def _below_maximum(x, axis):
     """`x` less its maximum, which counts as a constant."""
-    return less_statistic(x, x.max(axis=axis, keepdim=True).detach())
+    return x - x.max(axis=axis, keepdim=True).detach()
 
 
 def softmax(x, axis=-1):
@@ -240,9 +238,7 @@ def _stable_softmax(x, axis):
         y = _stable_softmax(x, axis)
         return [y * (grads[0] - (grads[0] * y).sum(axis=axis, keepdim=True))]
 
-    # tinygrad takes x / x for one, whatever x is.
-    y = exp if total.shape == exp.shape else exp / total
-    return custom_vjp([y], [x], vjp)[0]
+    return custom_vjp([exp / total], [x], vjp)[0]
 
 
 def log_softmax(x, axis=-1):

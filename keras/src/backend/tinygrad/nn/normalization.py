@@ -8,7 +8,6 @@ from keras.src.backend.tinygrad.engine.functions import traced_once
 from keras.src.backend.tinygrad.engine.gradient import custom_vjp
 from keras.src.backend.tinygrad.nn.activations import to_float_tensor
 from keras.src.backend.tinygrad.nn.activations import widen
-from keras.src.backend.tinygrad.numpy.common import less_statistic
 from keras.src.backend.tinygrad.numpy.common import to_axes
 
 
@@ -26,7 +25,7 @@ def moments(x, axes, keepdims=False, synchronized=False):
 def _moments(x, axes, keepdims):
     wide = widen(x)
     mean = wide.mean(axes, keepdim=True)
-    centered = less_statistic(wide, mean)
+    centered = wide - mean
     # The derivative by way of the mean is zero: leaving it out saves a
     # reduction.
     count = math.prod(x.shape[axis] for axis in axes)

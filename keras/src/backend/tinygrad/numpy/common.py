@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import math
 import operator
 
 import numpy as np
@@ -207,14 +206,6 @@ def check_broadcast(name, *xs):
                 f"`{name}` expects operands whose shapes broadcast. "
                 f"Received: shapes {[x.shape for x in xs]}"
             )
-
-
-def less_statistic(x, statistic):
-    """`x` less its mean or maximum along some axes, which were kept."""
-    if statistic.shape != x.shape:
-        return x - statistic
-    # Of single elements. tinygrad takes x - x for zero, whatever x is.
-    return (x.abs() < math.inf).where(0, x.const_like(math.nan))
 
 
 def root(x):

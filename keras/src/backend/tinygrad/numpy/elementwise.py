@@ -252,12 +252,12 @@ def minimum(x1, x2):
 
 @elementwise()
 def fmax(x1, x2):
-    return ((x1 > x2) | (x1 == x2) | x2.ne(x2)).where(x1, x2)
+    return ((x1 >= x2) | x2.ne(x2)).where(x1, x2)
 
 
 @elementwise()
 def fmin(x1, x2):
-    return ((x1 < x2) | (x1 == x2) | x2.ne(x2)).where(x1, x2)
+    return ((x1 <= x2) | x2.ne(x2)).where(x1, x2)
 
 
 def clip(x, x_min, x_max):
@@ -494,7 +494,7 @@ def greater(x1, x2):
 
 @elementwise(comparison)
 def greater_equal(x1, x2):
-    return (x1 > x2) | (x1 == x2)
+    return x1 >= x2
 
 
 @elementwise(comparison)
@@ -504,7 +504,7 @@ def less(x1, x2):
 
 @elementwise(comparison)
 def less_equal(x1, x2):
-    return (x1 < x2) | (x1 == x2)
+    return x1 <= x2
 
 
 @elementwise(at_least_float32)
@@ -512,7 +512,7 @@ def isclose(x1, x2, rtol=1e-5, atol=1e-8, equal_nan=False):
     gap = transcendental.magnitude(x1 - x2)
     allowed = atol + rtol * transcendental.magnitude(x2)
     finite = transcendental.magnitude(x2) < math.inf
-    close = (finite & ((gap < allowed) | (gap == allowed))) | (x1 == x2)
+    close = (finite & (gap <= allowed)) | (x1 == x2)
     if equal_nan:
         close = close | (x1.ne(x1) & x2.ne(x2))
     return close

@@ -18,7 +18,6 @@ from keras.src.backend.tinygrad.numpy.common import integral
 from keras.src.backend.tinygrad.numpy.common import is_float
 from keras.src.backend.tinygrad.numpy.common import keep_axes
 from keras.src.backend.tinygrad.numpy.common import last_axis_view
-from keras.src.backend.tinygrad.numpy.common import less_statistic
 from keras.src.backend.tinygrad.numpy.common import promote
 from keras.src.backend.tinygrad.numpy.common import refuse_bool
 from keras.src.backend.tinygrad.numpy.common import root
@@ -88,7 +87,7 @@ def var(x, axis=None, keepdims=False):
 
 @traced_once()
 def _var(x, axis, keepdims):
-    centred = less_statistic(x, _mean(x, axis=axis, keepdims=True))
+    centred = x - _mean(x, axis=axis, keepdims=True)
     return _mean(centred * centred, axis=axis, keepdims=keepdims)
 
 
