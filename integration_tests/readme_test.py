@@ -26,10 +26,10 @@ def installs(block):
     return "--install" in block or "pip install" in block
 
 
-def run_block(block, python, folder=environments.REPOSITORY):
+def run_block(block, python):
     completed = subprocess.run(
         ["bash", "-e", "-u", "-o", "pipefail", "-c", block],
-        cwd=folder,
+        cwd=environments.REPOSITORY,
         env=environments.inside(python),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

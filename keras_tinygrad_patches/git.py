@@ -196,7 +196,7 @@ class Repository:
             position = end + size + 2
         return contents
 
-    def diff(self, old, new, context=1):
+    def diff(self, old, new):
         """The difference of two commits as a patch holds it.
 
         Blob ids and the names of enclosing functions are left out: they are
@@ -205,7 +205,7 @@ class Repository:
         text = self.git(
             "diff-tree",
             "-p",
-            f"-U{context}",
+            "-U1",
             "--no-renames",
             "--no-color",
             "--no-ext-diff",

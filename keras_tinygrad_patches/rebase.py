@@ -31,7 +31,8 @@ from keras_tinygrad_patches.tree import write_written
 from keras_tinygrad_patches.tree import writing
 
 COMMAND = "shell/rebase.sh"
-MARKERS = (b"<<<<<<< ", b"=======\n", b">>>>>>> ")
+# Not the line of `=`, which underlines headings as well.
+MARKERS = (b"<<<<<<< ", b">>>>>>> ")
 
 
 @dataclasses.dataclass
@@ -247,7 +248,7 @@ class _Rebase:
         for name in conflicts:
             path = self.worktree.path / name
             data = path.read_bytes() if path.exists() else b""
-            if any(mark in data for mark in MARKERS[::2]):
+            if any(mark in data for mark in MARKERS):
                 unresolved.append(name)
         if unresolved:
             raise Failure(

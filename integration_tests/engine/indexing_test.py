@@ -34,7 +34,8 @@ def scattered(x, index, updates, reduction):
     return out
 
 
-def numeric_gradient(loss, x, step=1e-6):
+def numeric_gradient(loss, x):
+    step = 1e-6
     gradient = np.zeros_like(x)
     for position in np.ndindex(x.shape):
         high, low = x.copy(), x.copy()

@@ -21,11 +21,6 @@ class Disagreement(AssertionError):
     """Two ways to compute one op gave different results."""
 
 
-def arguments(op, draw):
-    """Draws an op's arguments; returns `(args, kwargs)`."""
-    return op.draw(draw)
-
-
 def run(name, args, kwargs):
     """Runs an op here; returns NumPy results, or the exception."""
     try:

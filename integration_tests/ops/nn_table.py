@@ -335,12 +335,11 @@ def _draw_attention(d):
     ), settings
 
 
-def _image(d, data_format, low=0.05, high=1.0):
+def _image(d, data_format):
     shape = _batch(d, 2, data_format, 4, 9, channels=3)
     shape = shape if d.integer(0, 1) else shape[1:]
-    if d.dtype in ("uint8", "int32"):
-        low, high = 0, 255
-    return d.array(shape, low, high)
+    bounds = (0, 255) if d.dtype in ("uint8", "int32") else (0.05, 1.0)
+    return d.array(shape, *bounds)
 
 
 def _draw_image():

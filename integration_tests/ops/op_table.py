@@ -237,19 +237,19 @@ def _reduce(low=-3.0, high=3.0, empty=True, distinct=False, rank=0):
     return draw
 
 
-def _one_axis(distinct=False, empty=False, none=False, rank=1):
+def _one_axis(distinct=False, empty=False, none=False):
     def draw(d):
-        shape = d.shape(low=rank, empty=empty)
+        shape = d.shape(low=1, empty=empty)
         x = d.distinct(shape) if distinct else d.array(shape)
         return (x,), {"axis": d.axis(len(shape), none=none)}
 
     return draw
 
 
-def _matrix(d, extra=0.0, square=True, batch=True):
+def _matrix(d, extra=0.0, square=True):
     n = d.integer(1, 4)
     m = n if square else d.integer(1, 4)
-    lead = d.shape(0, 1, empty=False) if batch else ()
+    lead = d.shape(0, 1, empty=False)
     return d.array((*lead, n, m)) + (extra * np.eye(n, m)).astype(
         _numpy_dtype(d.dtype)
     )

@@ -52,10 +52,6 @@ class Tally:
                 self.outcomes.get(node_id, outcome), outcome, key=OUTCOMES.index
             )
 
-    def having(self, outcome):
-        """Returns the ids of the tests with an outcome, sorted."""
-        return sorted(k for k, v in self.outcomes.items() if v == outcome)
-
     def counts(self, group=None):
         """Returns the counts of outcomes by directory.
 
