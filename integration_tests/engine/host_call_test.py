@@ -19,13 +19,15 @@ from keras.src.backend.tinygrad.engine import launcher
 from keras.src.backend.tinygrad.engine import plan
 from keras.src.backend.tinygrad.engine.gemm import matmul
 from keras.src.backend.tinygrad.engine.host_call import host_call
-from keras.src.backend.tinygrad.engine.scan import scan
+from keras.src.backend.tinygrad.engine.scan import run as run_loop
+from keras.src.backend.tinygrad.engine.scan_body import trace as trace_loop
 from keras.src.backend.tinygrad.engine.transfer import TINYGRAD_DTYPES
 from keras.src.backend.tinygrad.engine.transfer import from_numpy
 from keras.src.backend.tinygrad.engine.transfer import to_numpy
 
 RNG = np.random.default_rng(0)
 SQUARE = ((2, 2), "float64")
+MATRIX = ((2, 2), dtypes.float64)
 
 
 def read(tensor):
@@ -343,7 +345,8 @@ def test_a_failed_call_in_a_loop(road):
             return [carries[0] + y], []
 
         zeros = Tensor.zeros(2, 2, dtype="float64", device="CPU")
-        (total,), _ = scan(body, [zeros], [x], 4, "CPU")
+        loop = trace_loop(body, [MATRIX], [MATRIX], "CPU")
+        (total,), _ = run_loop(loop, [zeros], [x], 4)
         return total, [(state, state._value + total.sum())]
 
     step = compile_step(run)

@@ -6,7 +6,6 @@ import math
 import operator
 import weakref
 
-import ml_dtypes
 import numpy as np
 from tinygrad import Device
 from tinygrad import Tensor
@@ -33,8 +32,9 @@ from keras.src.backend.tinygrad.engine.indexing import scatter_rows
 from keras.src.backend.tinygrad.engine.remat import boundary
 from keras.src.backend.tinygrad.engine.remat import rematerialize
 from keras.src.backend.tinygrad.engine.scan import run as run_loop
-from keras.src.backend.tinygrad.engine.scan import trace as trace_loop
+from keras.src.backend.tinygrad.engine.scan_body import trace as trace_loop
 from keras.src.backend.tinygrad.engine.tensors import strong
+from keras.src.backend.tinygrad.engine.transfer import NUMPY_DTYPES
 from keras.src.backend.tinygrad.engine.transfer import from_numpy
 from keras.src.backend.tinygrad.engine.transfer import to_numpy
 from keras.src.backend.tinygrad.engine.while_loop import run_while
@@ -318,10 +318,8 @@ def _from_array(x, array, dtype):
         )
     if dtype is None:
         dtype = standardize_dtype(array.dtype)
-    target = to_tinygrad_dtype(dtype)
-    return from_numpy(
-        array.astype(_numpy_dtype(dtype), copy=False), get_device()
-    ).cast(target)
+    array = array.astype(NUMPY_DTYPES[to_tinygrad_dtype(dtype)], copy=False)
+    return from_numpy(array, get_device())
 
 
 def _saturated(x, dtype):
@@ -343,12 +341,6 @@ def _python_scalar_dtype(x):
     if isinstance(x, int):
         return "int32" if -(2**31) <= x < 2**31 else "int64"
     return floatx()
-
-
-def _numpy_dtype(dtype):
-    if dtype == "bfloat16" or dtype.startswith("float8"):
-        return np.dtype(getattr(ml_dtypes, dtype))
-    return np.dtype(dtype)
 
 
 def _common_dtype(tensors):

@@ -17,62 +17,26 @@ from keras.src.backend.tinygrad.engine.scan_body import differentiate
 from keras.src.backend.tinygrad.engine.scan_body import differentiated_as
 from keras.src.backend.tinygrad.engine.scan_body import split
 from keras.src.backend.tinygrad.engine.scan_body import split_products
-from keras.src.backend.tinygrad.engine.scan_body import trace
 from keras.src.backend.tinygrad.engine.scan_body import written_buffers
 from keras.src.backend.tinygrad.engine.scan_kernel import launch
 
 
-def scan(fn, carries, xs, length, device, reverse=False):
-    """Runs a function over the slices of tensors, lazily.
+def run(body, carries, xs, length, reverse=False):
+    """Runs a loop over the slices of tensors, lazily.
 
     Args:
-        fn: Function of two lists of `Tensor`s, the carries and a slice of
-            each of `xs`, that returns two lists: the new carries, of the
-            shapes and dtypes of the carries, and the step's results.
+        body: `Body`, whose new carries have the shapes and dtypes of the
+            carries.
         carries: List of `Tensor`s.
         xs: List of `Tensor`s of shape `(length, ...)`.
         length: Number of steps, at least 1.
-        device: Canonical tinygrad device to run on.
         reverse: Whether the steps go from the last slice to the first.
 
     Returns:
         Pair of lists of `Tensor`s: the carries after the last step, and the
         results of all steps, stacked along a new first axis in the order of
         `xs`. They are differentiable in `carries`, in `xs` and in whatever
-        else `fn` uses.
-
-    Raises:
-        ValueError: If `fn` changes the shape or dtype of a carry.
-    """
-    body = trace(
-        fn,
-        [(t.shape, t.dtype) for t in carries],
-        [(t.shape[1:], t.dtype) for t in xs],
-        device,
-    )
-    for i, (tensor, uop) in enumerate(zip(carries, body.new_carries)):
-        if tensor.shape != uop.shape or tensor.dtype != uop.dtype:
-            raise ValueError(
-                "The body of a loop must leave each carry with the shape and "
-                "dtype that it found. Received: carry "
-                f"{i} of shape {tensor.shape} and dtype '{tensor.dtype}', "
-                f"left with shape {uop.shape} and dtype '{uop.dtype}'."
-            )
-    return run(body, carries, xs, length, reverse)
-
-
-def run(body, carries, xs, length, reverse=False):
-    """Runs a loop, lazily; see `scan`.
-
-    Args:
-        body: `Body`.
-        carries: List of `Tensor`s.
-        xs: List of `Tensor`s of shape `(length, ...)`.
-        length: Number of steps, at least 1.
-        reverse: Whether the steps go from the last slice to the first.
-
-    Returns:
-        Pair of lists of `Tensor`s, the final carries and the results.
+        else the body reads.
     """
     body, lefts, products = split_products(body)
     if products:
