@@ -33,11 +33,11 @@ needs_pool = pytest.mark.skipif(
 def three_threads(monkeypatch):
     """A pool of three threads, on however many cores."""
     monkeypatch.setattr(threads, "count", lambda: 3)
-    threads._pool.cache_clear()
+    threads.pool.cache_clear()
     convolution._words.cache_clear()
     engine.clear_caches()
     yield
-    threads._pool.cache_clear()
+    threads.pool.cache_clear()
     convolution._words.cache_clear()
     engine.clear_caches()
 

@@ -167,7 +167,12 @@ def _pools():
 
 
 @functools.cache
-def _pool(program):
+def pool(program):
+    """Returns the address of this process' pool, or `None` for one thread.
+
+    Args:
+        program: tinygrad `CPUProgram` of the launcher.
+    """
     size = count() - 1
     if not size:
         return None
@@ -177,18 +182,9 @@ def _pool(program):
     return pools[key]
 
 
-def pool(program):
-    """Returns the address of this process' pool, or `None` for one thread.
-
-    Args:
-        program: tinygrad `CPUProgram` of the launcher.
-    """
-    return _pool(program)
-
-
 def _forget():
     _pools().clear()
-    _pool.cache_clear()
+    pool.cache_clear()
 
 
 if hasattr(os, "register_at_fork"):
