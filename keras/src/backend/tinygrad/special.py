@@ -10,6 +10,7 @@ import math
 from tinygrad import dtypes
 
 from keras.src.backend.tinygrad.engine.gradient import custom_vjp
+from keras.src.backend.tinygrad.numpy.transcendental import horner
 
 # Coefficients, lowest power first: interpolation at Chebyshev nodes (minimax
 # for the rational `_ERF_32`) of 40-digit values. Relative errors: below 2e-8
@@ -241,13 +242,6 @@ def _compute(fn, x):
     return fn(x.cast(dtypes.float32)).cast(x.dtype)
 
 
-def _polynomial(coefficients, x):
-    result = coefficients[-1]
-    for c in reversed(coefficients[:-1]):
-        result = x * result + c
-    return result
-
-
 def _gaussian(x):
     return x.square().neg().exp()
 
@@ -259,12 +253,10 @@ def _sign(x):
 def _erf(x):
     size = x.abs()
     if x.dtype == dtypes.float64:
-        inner = x * _polynomial(_ERF_64, x.square())
+        inner = x * horner(x.square(), _ERF_64)
         return (size > 1).where(_sign(x) * (1 - _erfc_positive(size)), inner)
     square = x.square()
-    ratio = _polynomial(_ERF_32_TOP, square) / _polynomial(
-        _ERF_32_BOTTOM, square
-    )
+    ratio = horner(square, _ERF_32_TOP) / horner(square, _ERF_32_BOTTOM)
     return (size > 3.92).where(_sign(x), x * ratio)
 
 
@@ -282,7 +274,7 @@ def _erfc_positive(x):
     )
     pole = 3 if double else 2.5
     t = (x - pole) / (x + pole)
-    scaled = _polynomial(_ERFC_64 if double else _ERFC_32, t) / (1 + 2 * x)
+    scaled = horner(t, _ERFC_64 if double else _ERFC_32) / (1 + 2 * x)
     # exp(-x * x) without the rounding errors that the exponential would
     # magnify: x = head + rest with head * head exact, and log2(e) in two
     # parts so that its product with head * head is exact as well.
@@ -305,10 +297,10 @@ def _erfinv_ratio(w):
     """`erfinv(x) / x` where `w = -log(1 - x * x)`."""
     root = w.sqrt()
     if w.dtype == dtypes.float64:
-        centre = _polynomial(_ERFINV_64_CENTRE, w - 3.125)
-        tail = _polynomial(_ERFINV_64_TAIL, root - 3.25)
-        far = _polynomial(_ERFINV_64_FAR, root - 5.375)
+        centre = horner(w - 3.125, _ERFINV_64_CENTRE)
+        tail = horner(root - 3.25, _ERFINV_64_TAIL)
+        far = horner(root - 5.375, _ERFINV_64_FAR)
         return (w < 6.25).where(centre, (w < 16).where(tail, far))
-    centre = _polynomial(_ERFINV_32_CENTRE, w - 2.5)
-    tail = _polynomial(_ERFINV_32_TAIL, root - 3.475)
+    centre = horner(w - 2.5, _ERFINV_32_CENTRE)
+    tail = horner(root - 3.475, _ERFINV_32_TAIL)
     return (w < 5).where(centre, tail)

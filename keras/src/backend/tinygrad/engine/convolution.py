@@ -22,6 +22,7 @@ from tinygrad import dtypes
 
 from keras.src.backend.tinygrad.engine import blas
 from keras.src.backend.tinygrad.engine import blas_threads
+from keras.src.backend.tinygrad.engine.gemm import BLAS_DTYPES
 from keras.src.backend.tinygrad.engine.gemm import MIN_SHARD
 from keras.src.backend.tinygrad.engine.gemm import MIN_SHARED
 from keras.src.backend.tinygrad.engine.gemm import MULTIPLICATIONS_PER_THREAD
@@ -29,6 +30,7 @@ from keras.src.backend.tinygrad.engine.gemm import call_gemm
 from keras.src.backend.tinygrad.engine.gemm import call_set_threads
 from keras.src.backend.tinygrad.engine.gemm import matmul
 from keras.src.backend.tinygrad.engine.handwritten import SHARDS
+from keras.src.backend.tinygrad.engine.handwritten import are_on_cpu
 from keras.src.backend.tinygrad.engine.handwritten import constant_words
 from keras.src.backend.tinygrad.engine.handwritten import evenly
 from keras.src.backend.tinygrad.engine.handwritten import kernel as made
@@ -50,7 +52,6 @@ BLOCK_BYTES = 1 << 19
 MAX_CONSTANT_RUN = 100
 # Channels that a depthwise kernel works on at once.
 LANES = 32
-BLAS_DTYPES = {dtypes.float32: "float32", dtypes.float64: "float64"}
 
 
 def convolution(x, kernel, strides, padding, dilation, groups):
@@ -97,8 +98,7 @@ def convolution(x, kernel, strides, padding, dilation, groups):
 
 def _uses_blas(x, kernel):
     return (
-        {x.device, kernel.device} <= {"CPU", None}
-        and (x.device, kernel.device) != (None, None)
+        are_on_cpu(x, kernel)
         and 0 not in x.shape + kernel.shape
         and dtypes.is_float(x.dtype)
         and blas.find() is not None

@@ -11,7 +11,7 @@ from tinygrad import Tensor
 from tinygrad import dtypes
 
 from keras.src.backend.tinygrad.engine.gradient import custom_vjp
-from keras.src.backend.tinygrad.engine.handwritten import constant_words
+from keras.src.backend.tinygrad.engine.handwritten import constant_sizes
 from keras.src.backend.tinygrad.engine.handwritten import kernel
 from keras.src.backend.tinygrad.engine.handwritten import new_output
 from keras.src.backend.tinygrad.engine.handwritten import on_cpu
@@ -81,14 +81,9 @@ def _cumulate(x, axis, operation):
     call = _kernel(x.dtype, operation).call(
         out.uop,
         on_cpu(x.detach()).reshape(-1).uop,
-        _sizes(before, x.shape[axis], after).uop,
+        constant_sizes(before, x.shape[axis], after).uop,
     )
     return Tensor(out.uop.after(call)).reshape(x.shape)
-
-
-@functools.lru_cache(maxsize=1024)
-def _sizes(before, size, after):
-    return constant_words([before, size, after])
 
 
 @functools.cache

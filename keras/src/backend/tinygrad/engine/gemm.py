@@ -23,6 +23,7 @@ from tinygrad import dtypes
 from keras.src.backend.tinygrad.engine import blas
 from keras.src.backend.tinygrad.engine import blas_threads
 from keras.src.backend.tinygrad.engine.handwritten import SHARDS
+from keras.src.backend.tinygrad.engine.handwritten import are_on_cpu
 from keras.src.backend.tinygrad.engine.handwritten import constant_words
 from keras.src.backend.tinygrad.engine.handwritten import evenly
 from keras.src.backend.tinygrad.engine.handwritten import kernel
@@ -46,8 +47,8 @@ MIN_SHARD = 1_000_000
 MIN_SIDE = 32
 BATCH_LOOPS = 3
 MAX_DESCRIPTORS = 1024
+BLAS_DTYPES = {dtypes.float32: "float32", dtypes.float64: "float64"}
 
-_NAMES = {dtypes.float32: "float32", dtypes.float64: "float64"}
 _TRANSPOSE = {False: blas.NO_TRANSPOSE, True: blas.TRANSPOSE}
 _descriptors = Recent(MAX_DESCRIPTORS)
 
@@ -120,7 +121,7 @@ def matmul(a, b):
     if on_blas and dtype in (dtypes.float16, dtypes.bfloat16):
         out = _blas_product(a.cast(dtypes.float32), b.cast(dtypes.float32))
         return out.cast(dtype)
-    if on_blas and dtype in _NAMES:
+    if on_blas and dtype in BLAS_DTYPES:
         return _blas_product(a, b)
     return a.matmul(b)
 
@@ -137,8 +138,7 @@ def _int8_product(a, b):
 def _uses_blas(a, b):
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     return (
-        {a.device, b.device} <= {"CPU", None}
-        and (a.device, b.device) != (None, None)
+        are_on_cpu(a, b)
         and 0 not in a.shape + b.shape
         # Dot and outer products fuse with what surrounds them.
         and k > 1
@@ -330,7 +330,7 @@ def _descriptor(left, right, shards):
     key = []
     for shard in shards:
         words = {
-            _Word.GEMM: library.gemm[_NAMES[dtype]],
+            _Word.GEMM: library.gemm[BLAS_DTYPES[dtype]],
             _Word.SET_THREADS: library.set_threads or 0,
             _Word.THREADS: threads,
             _Word.THREADS_AFTER: library.threads,
@@ -451,7 +451,7 @@ def _kernel(dtype, shared):
             words.after(done), _Word.SET_THREADS, _Word.THREADS_AFTER
         )
     kind = "shared_gemm" if shared else "gemm"
-    return kernel(done, f"{kind}_{_NAMES[dtype]}", _operations)
+    return kernel(done, f"{kind}_{BLAS_DTYPES[dtype]}", _operations)
 
 
 def _operations(words):

@@ -4,6 +4,8 @@ They get their sizes from a buffer of words rather than in their source: so
 one program, compiled once, serves all shapes.
 """
 
+import functools
+
 import numpy as np
 from tinygrad import Tensor
 from tinygrad import dtypes
@@ -64,9 +66,21 @@ def constant_words(values):
     return Tensor(uop)
 
 
+@functools.lru_cache(maxsize=1024)
+def constant_sizes(*sizes):
+    """Returns the `constant_words` of some sizes, one tensor for all users."""
+    return constant_words(sizes)
+
+
 def new_output(size, dtype):
     """Returns a `Tensor` of shape `(size,)` on the CPU for a kernel to fill."""
     return tensor_of(new_buffer_uop(size, dtype, "CPU"))
+
+
+def are_on_cpu(*tensors):
+    """Whether tensors are on the CPU, numbers without a device aside."""
+    devices = {t.device for t in tensors}
+    return "CPU" in devices and devices <= {"CPU", None}
 
 
 def on_cpu(tensor):

@@ -12,7 +12,8 @@ from tinygrad import Tensor
 from tinygrad import dtypes
 
 from keras.src.backend.tinygrad.engine.gradient import custom_vjp
-from keras.src.backend.tinygrad.engine.handwritten import constant_words
+from keras.src.backend.tinygrad.engine.handwritten import are_on_cpu
+from keras.src.backend.tinygrad.engine.handwritten import constant_sizes
 from keras.src.backend.tinygrad.engine.handwritten import kernel
 from keras.src.backend.tinygrad.engine.handwritten import new_output
 from keras.src.backend.tinygrad.engine.handwritten import on_cpu
@@ -42,7 +43,7 @@ def gather_rows(x, index):
         return Tensor.zeros(*shape, dtype=x.dtype, device=x.device)
     rows, width = x.shape[0], math.prod(x.shape[1:])
     source, flat = x.reshape(rows, width), index.reshape(-1)
-    if _is_on_cpu(x, index):
+    if are_on_cpu(x, index):
         out = _gathered(source, flat)
     else:
         (out,) = custom_vjp(
@@ -99,7 +100,7 @@ def scatter_rows(x, index, updates, reduction):
     rows, width = x.shape[0], math.prod(x.shape[1:])
     target = x.reshape(rows, width)
     values = updates.reshape(-1, width)
-    if _is_on_cpu(x, index, updates):
+    if are_on_cpu(x, index, updates):
         out = _scattered(target, index, values, reduction)
     else:
         result = _masked(target, index, values, reduction)
@@ -120,12 +121,6 @@ def _check(x, index):
         raise TypeError(
             f"An index must be of an integer dtype. Received: {index.dtype}"
         )
-
-
-def _is_on_cpu(*tensors):
-    return {t.device for t in tensors} <= {"CPU", None} and any(
-        t.device == "CPU" for t in tensors
-    )
 
 
 def _scattered_to_zeros(x, index, updates):
@@ -197,7 +192,7 @@ def _gathered(x, index):
         out.uop,
         on_cpu(x).reshape(-1).uop,
         on_cpu(index).uop,
-        _sizes(count, rows, width).uop,
+        constant_sizes(count, rows, width).uop,
         grad_fxn=gradient,
     )
     return Tensor(out.uop.after(call)).reshape(count, width)
@@ -226,15 +221,10 @@ def _scattered(x, index, updates, reduction):
         on_cpu(x).reshape(-1).uop,
         on_cpu(index).uop,
         on_cpu(updates).reshape(-1).uop,
-        _sizes(count, rows, width).uop,
+        constant_sizes(count, rows, width).uop,
         grad_fxn=gradient,
     )
     return Tensor(out.uop.after(call)).reshape(rows, width)
-
-
-@functools.lru_cache(maxsize=1024)
-def _sizes(count, rows, width):
-    return constant_words([count, rows, width])
 
 
 @functools.cache
