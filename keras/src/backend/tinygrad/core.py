@@ -46,7 +46,7 @@ SUPPORTS_COMPLEX_DTYPES = True
 # `engine.lock` guards them; this keeps Keras' callbacks on one thread.
 IS_THREAD_SAFE = False
 
-TINYGRAD_DTYPES = {
+DTYPES_BY_NAME = {
     "float16": tinygrad_dtypes.float16,
     "float32": tinygrad_dtypes.float32,
     "float64": tinygrad_dtypes.float64,
@@ -65,7 +65,7 @@ TINYGRAD_DTYPES = {
 }
 
 # `standardize_dtype` looks dtypes up here first, which saves a patch there.
-dtypes.PYTHON_DTYPES_MAP.update({v: k for k, v in TINYGRAD_DTYPES.items()})
+dtypes.PYTHON_DTYPES_MAP.update({v: k for k, v in DTYPES_BY_NAME.items()})
 dtypes.PYTHON_DTYPES_MAP.update(
     {
         tinygrad_dtypes.weakint: "int32",
@@ -84,12 +84,12 @@ def to_tinygrad_dtype(dtype):
         ValueError: If tinygrad has no such dtype.
     """
     name = standardize_dtype(dtype)
-    if name not in TINYGRAD_DTYPES:
+    if name not in DTYPES_BY_NAME:
         raise ValueError(
             f"Unsupported dtype for the tinygrad backend: '{name}'. Expected "
-            f"one of {sorted(TINYGRAD_DTYPES)}."
+            f"one of {sorted(DTYPES_BY_NAME)}."
         )
-    return TINYGRAD_DTYPES[name]
+    return DTYPES_BY_NAME[name]
 
 
 @contextlib.contextmanager
