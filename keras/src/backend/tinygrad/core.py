@@ -481,16 +481,21 @@ def map(f, xs):
 
 def scan(f, init, xs=None, length=None, reverse=False, unroll=1):
     if not callable(f):
-        raise TypeError(f"`f` should be a callable. Received: f={f}")
+        raise TypeError(f"A step should be a callable. Received: f={f}")
     if not isinstance(unroll, bool) and (
         not isinstance(unroll, int) or unroll < 1
     ):
+        # Upstream's tests look for these words.
         raise ValueError(
-            "`unroll` must be an positive integer or boolean. "
-            f"Received: unroll={unroll}"
+            "`unroll` says how many steps are unrolled at once, or whether "
+            "all are: it must be an positive integer or boolean. Received: "
+            f"unroll={unroll!r}"
         )
     if xs is None and length is None:
-        raise ValueError("Got no `xs` to scan over and `length` not provided.")
+        raise ValueError(
+            "`scan` has no tensors to scan over and no number of steps. Pass "
+            "`xs` or `length`."
+        )
     carry, xs = _to_tensors(init), _to_tensors(xs)
     counts = [x.shape[0] for x in _leaves(xs)]
     counts += [] if length is None else [int(length)]

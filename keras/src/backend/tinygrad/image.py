@@ -26,35 +26,9 @@ from keras.src.backend.tinygrad.numpy.common import refuse_bool
 from keras.src.backend.tinygrad.numpy.common import result_type
 from keras.src.backend.tinygrad.numpy.common import to_int
 
-RESIZE_INTERPOLATIONS = (
-    "bilinear",
-    "nearest",
-    "lanczos3",
-    "lanczos5",
-    "bicubic",
-)
-AFFINE_TRANSFORM_INTERPOLATIONS = {  # map to order
-    "nearest": 0,
-    "bilinear": 1,
-}
-AFFINE_TRANSFORM_FILL_MODES = {
-    "constant",
-    "nearest",
-    "wrap",
-    "mirror",
-    "reflect",
-}
-MAP_COORDINATES_FILL_MODES = AFFINE_TRANSFORM_FILL_MODES
-SCALE_AND_TRANSLATE_METHODS = {
-    "linear",
-    "bilinear",
-    "trilinear",
-    "cubic",
-    "bicubic",
-    "tricubic",
-    "lanczos3",
-    "lanczos5",
-}
+# Degrees of the polynomials that go through the pixels.
+_ORDERS = {"nearest": 0, "bilinear": 1}
+_FILL_MODES = ("constant", "mirror", "nearest", "reflect", "wrap")
 
 
 def _real_tensor(x):
@@ -65,6 +39,14 @@ def _real_tensor(x):
             f"argument of dtype {x.dtype} and shape {x.shape}"
         )
     return x
+
+
+def _check_choice(name, value, choices):
+    choices = tuple(choices)
+    if value not in choices:
+        raise ValueError(
+            f"`{name}` must be one of {choices}. Received: {name}={value!r}"
+        )
 
 
 def _check_not_empty(images):
@@ -78,9 +60,8 @@ def _check_not_empty(images):
 def _check_rank(images):
     if len(images.shape) not in (3, 4):
         raise ValueError(
-            "Invalid images rank: expected rank 3 (single image) "
-            "or rank 4 (batch of images). Received input with shape: "
-            f"images.shape={images.shape}"
+            "Invalid images rank: expected rank 3, of one image, or 4, of a "
+            f"batch. Received: images.shape={images.shape}"
         )
 
 
@@ -105,8 +86,8 @@ def rgb_to_grayscale(images, data_format=None):
     _check_rank(images)
     if images.shape[axis] not in (1, 3):
         raise ValueError(
-            "Invalid channel size: expected 3 (RGB) or 1 (Grayscale). "
-            f"Received input with shape: images.shape={images.shape}"
+            "Images to turn gray must have three channels, or be gray with "
+            f"one. Received: images.shape={images.shape}"
         )
     if images.shape[axis] == 1:
         return images
@@ -177,25 +158,26 @@ def resize(
     fill_value=0.0,
     data_format=None,
 ):
-    if interpolation not in RESIZE_INTERPOLATIONS:
-        raise ValueError(
-            "Invalid value for argument `interpolation`. Expected of one "
-            f"{RESIZE_INTERPOLATIONS}. Received: interpolation={interpolation}"
-        )
+    _check_choice(
+        "interpolation",
+        interpolation,
+        ("nearest", "bilinear", "bicubic", "lanczos3", "lanczos5"),
+    )
     if fill_mode != "constant":
         raise ValueError(
-            "Invalid value for argument `fill_mode`. Only `'constant'` "
-            f"is supported. Received: fill_mode={fill_mode}"
+            "`resize` can only pad with a constant. Received: "
+            f"fill_mode={fill_mode!r}"
         )
     if pad_to_aspect_ratio and crop_to_aspect_ratio:
         raise ValueError(
-            "Only one of `pad_to_aspect_ratio` & `crop_to_aspect_ratio` "
-            "can be `True`."
+            "`resize` keeps the aspect ratio by cropping or by padding, not "
+            "by both. Set one of `crop_to_aspect_ratio` and "
+            "`pad_to_aspect_ratio` to `False`."
         )
-    if not len(size) == 2:
+    if len(size) != 2:
         raise ValueError(
-            "Argument `size` must be a tuple of two elements "
-            f"(height, width). Received: size={size}"
+            "`size` must be a pair, the new height and width. Received: "
+            f"size={size}"
         )
     images = _real_tensor(images)
     _check_rank(images)
@@ -383,11 +365,7 @@ def scale_and_translate(
     method,
     antialias=True,
 ):
-    if method not in SCALE_AND_TRANSLATE_METHODS:
-        raise ValueError(
-            "Invalid value for argument `method`. Expected of one "
-            f"{SCALE_AND_TRANSLATE_METHODS}. Received: method={method}"
-        )
+    _check_choice("method", method, _KERNELS)
     images = _real_tensor(images)
     scale = widen(_real_tensor(scale))
     translation = widen(_real_tensor(translation))
@@ -414,17 +392,8 @@ def scale_and_translate(
 
 
 def _check_transform_arguments(interpolation, fill_mode="constant"):
-    if interpolation not in AFFINE_TRANSFORM_INTERPOLATIONS:
-        raise ValueError(
-            "Invalid value for argument `interpolation`. Expected of one "
-            f"{set(AFFINE_TRANSFORM_INTERPOLATIONS)}. Received: "
-            f"interpolation={interpolation}"
-        )
-    if fill_mode not in AFFINE_TRANSFORM_FILL_MODES:
-        raise ValueError(
-            "Invalid value for argument `fill_mode`. Expected of one "
-            f"{AFFINE_TRANSFORM_FILL_MODES}. Received: fill_mode={fill_mode}"
-        )
+    _check_choice("interpolation", interpolation, _ORDERS)
+    _check_choice("fill_mode", fill_mode, _FILL_MODES)
 
 
 def affine_transform(
@@ -441,8 +410,8 @@ def affine_transform(
     _check_rank(images)
     if transform.ndim not in (1, 2):
         raise ValueError(
-            "Invalid transform rank: expected rank 1 (single transform) "
-            "or rank 2 (batch of transforms). Received input with shape: "
+            "Invalid transform rank: expected rank 1, of one transform, or "
+            "2, of one for each image. Received: "
             f"transform.shape={transform.shape}"
         )
     if transform.shape[-1] != 8:
@@ -487,7 +456,7 @@ def _sample_images(
             rows.expand(batch, height, width),
             columns.expand(batch, height, width),
         ],
-        AFFINE_TRANSFORM_INTERPOLATIONS[interpolation],
+        _ORDERS[interpolation],
         fill_mode,
         fill_value,
     )
@@ -515,14 +484,13 @@ def perspective_transform(
     ):
         if points.shape[-2:] != (4, 2) or points.ndim not in (2, 3):
             raise ValueError(
-                f"Invalid {name} shape: expected (4,2) for a single image"
-                f" or (N,4,2) for a batch. Received shape: {points.shape}"
+                f"Invalid {name} shape: expected four points (4, 2), or four "
+                f"for each image (batch, 4, 2). Received: {points.shape}"
             )
     if start_points.shape != end_points.shape:
         raise ValueError(
-            "start_points and end_points must have the same shape."
-            f" Received start_points.shape={start_points.shape}, "
-            f"end_points.shape={end_points.shape}"
+            "There must be as many `start_points` as `end_points`. Received: "
+            f"shapes {start_points.shape} and {end_points.shape}"
         )
     transform = compute_homography_matrix(
         widen(start_points.reshape(-1, 4, 2)),
@@ -566,26 +534,17 @@ def map_coordinates(
     coordinates = [_real_tensor(c) for c in coordinates]
     if len(coordinates) != inputs.ndim:
         raise ValueError(
-            "First dim of `coordinates` must be the same as the rank of "
-            "`inputs`. "
-            f"Received inputs with shape: {inputs.shape} and coordinate "
-            f"leading dim of {len(coordinates)}"
+            "The number of `coordinates` must be the same as the rank of "
+            f"`inputs`. Received: {len(coordinates)} coordinates and inputs "
+            f"of shape {inputs.shape}"
         )
     if coordinates[0].ndim < 1:
         raise ValueError(
-            "Invalid coordinates rank: expected at least rank 2."
-            f" Received input with shape: {(len(coordinates),)}"
+            "Invalid coordinates rank: expected at least rank 2. Received: "
+            f"coordinates of shape {(len(coordinates),)}"
         )
-    if fill_mode not in MAP_COORDINATES_FILL_MODES:
-        raise ValueError(
-            "Invalid value for argument `fill_mode`. Expected one of "
-            f"{MAP_COORDINATES_FILL_MODES}. Received: fill_mode={fill_mode}"
-        )
-    if order not in range(2):
-        raise ValueError(
-            "Invalid value for argument `order`. Expected one of "
-            f"{[0, 1]}. Received: order={order}"
-        )
+    _check_choice("fill_mode", fill_mode, _FILL_MODES)
+    _check_choice("order", order, _ORDERS.values())
     shape = coordinates[0].shape
     result = _interpolate(
         inputs.unsqueeze(0).unsqueeze(-1),
