@@ -18,6 +18,8 @@ from keras.src.backend.tinygrad.core import to_tinygrad_dtype
 from keras.src.backend.tinygrad.engine.host_call import float_host_call
 from keras.src.backend.tinygrad.engine.host_call import host_call
 from keras.src.backend.tinygrad.engine.indexing import scatter_rows
+from keras.src.backend.tinygrad.numpy import pad
+from keras.src.backend.tinygrad.numpy import take_along_axis
 from keras.src.backend.tinygrad.numpy.common import at_least_float32
 from keras.src.backend.tinygrad.numpy.common import floating
 from keras.src.backend.tinygrad.numpy.common import to_axes
@@ -66,8 +68,6 @@ def _segment_reduce(reduction, data, segment_ids, num_segments):
 
 def top_k(x, k, sorted=True):
     # Always sorted: with `sorted=False` any order will do.
-    from keras.src.backend.tinygrad.numpy import take_along_axis
-
     x = convert_to_tensor(x)
     if x.ndim == 0:
         raise ValueError(
@@ -350,8 +350,6 @@ def _resize(x, size):
 def stft(
     x, sequence_length, sequence_stride, fft_length, window="hann", center=True
 ):
-    from keras.src.backend.tinygrad.numpy import pad
-
     x = convert_to_tensor(x)
     if standardize_dtype(x.dtype) not in {"float32", "float64"}:
         raise TypeError(
