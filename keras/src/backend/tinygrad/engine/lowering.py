@@ -57,6 +57,7 @@ class Slot:
 
     @property
     def nbytes(self):
+        """Size in bytes."""
         return self.size * self.dtype.itemsize
 
 
@@ -71,6 +72,7 @@ class View:
 
     @property
     def nbytes(self):
+        """Size in bytes."""
         return self.size * self.dtype.itemsize
 
 
@@ -114,6 +116,7 @@ class BufferTemplate:
         self._src, self._arg = uop.src, uop.arg
 
     def make(self, buffer):
+        """Returns a new `BUFFER` uop, whose memory is a `Buffer`."""
         arg, slot = self._arg, next(UOp.unique_num)
         arg = ParamArg(slot, arg.dtype, device=arg.device)
         uop = UOp(Ops.BUFFER, arg.dtype, self._src, arg)

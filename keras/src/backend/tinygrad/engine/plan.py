@@ -57,6 +57,7 @@ class Arenas:
         self._depth -= 1
 
     def clear(self):
+        """Drops the arenas; those in use live on until they are not."""
         self._levels = [{} for _ in range(max(1, self._depth))]
 
 

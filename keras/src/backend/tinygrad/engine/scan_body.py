@@ -55,10 +55,12 @@ class Body:
 
     @property
     def placeholders(self):
+        """Tuple of the uops that the body reads, one for each input."""
         return (*self.carries, *self.xs, *self.consts)
 
     @property
     def outputs(self):
+        """Tuple of the uops of the new carries and the step's results."""
         return (*self.new_carries, *self.ys)
 
     def plain(self):
@@ -557,6 +559,7 @@ def differentiated_as(outputs, inputs, function):
 
 
 def is_float(uop):
+    """Whether a uop's dtype is of floats, which have gradients."""
     return dtypes.is_float(uop.dtype)
 
 

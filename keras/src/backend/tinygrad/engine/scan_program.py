@@ -107,6 +107,7 @@ class Row:
 
     @property
     def nbytes(self):
+        """Size in bytes, without what aligns the next row."""
         return self.size * self.dtype.itemsize
 
     @property
