@@ -1,4 +1,4 @@
-"""Device listing for `keras.distribution`, and placement on one device."""
+"""What `keras.distribution` asks of a backend that runs on one device."""
 
 from tinygrad import Device
 

@@ -30,7 +30,7 @@ def settle(roots):
     """Replaces values by their alternatives where those are computed anyway.
 
     Args:
-        roots: List of uops.
+        roots: List of uops. The caller holds `lock`.
 
     Returns:
         List of as many uops.
@@ -38,13 +38,11 @@ def settle(roots):
     if not _alternatives:
         return roots
     nodes = UOp.sink(*roots).toposort(enter_calls=False)
-    chosen = {}
-    # A copy: another thread may offer meanwhile.
-    for value in [reference() for reference in _alternatives.keyrefs()]:
-        if value in nodes:
-            alternative, call = _alternatives[value]
-            if call in nodes:
-                chosen[value] = alternative
+    chosen = {
+        value: alternative
+        for value, (alternative, call) in _alternatives.items()
+        if value in nodes and call in nodes
+    }
     if not chosen:
         return roots
     # An alternative may itself be over values that have one.

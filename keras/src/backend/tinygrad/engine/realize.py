@@ -77,7 +77,8 @@ def _realize(tensors):
     except Unsupported:
         with host_call.raising():
             run_linear(*Tensor.linear_with_vars(*tensors))
-            # tinygrad's queue makes host calls on a thread of its own.
+            # With `HCQ2` set, which is an experiment of tinygrad's, its queue
+            # makes host calls on a thread of its own.
             Device["CPU"].synchronize()
         return
     for tensor, uop in zip(tensors, asked):
