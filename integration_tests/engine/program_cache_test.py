@@ -1,6 +1,7 @@
 """The cache on disk: hits, corruption, many processes, bounds, off-switch."""
 
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -156,12 +157,13 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
     assert run(occupied / "cache")[0] > 0
 
 
-def test_another_compiler_version_uses_no_entry(tmp_path):
+@pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="the flags are of x86-64"
+)
+def test_other_flags_of_the_compiler_use_no_entry(tmp_path):
     run(tmp_path)
-    # Other flags of the compiler or another compiler are another identity.
     compiled, _ = run(tmp_path, DEV="CPU::x86_64,x86-64-v2")
-    if os.uname().machine == "x86_64":
-        assert compiled > 0
+    assert compiled > 0
 
 
 def test_many_processes_at_once(tmp_path):
