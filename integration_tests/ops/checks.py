@@ -56,7 +56,7 @@ def compare(op, ours, theirs, args, dtype):
         a, b = np.asarray(a), np.asarray(b)
         if a.shape != b.shape:
             raise Disagreement(f"shape {a.shape}, reference {b.shape}")
-        _assert_close(a, b, _tolerance(op, dtype, args, a, b))
+        assert_close(a, b, _tolerance(op, dtype, args, a, b))
 
 
 def _tolerance(op, dtype, args, *results):
@@ -68,7 +68,14 @@ def _tolerance(op, dtype, args, *results):
     return max(op.rtol, *(RTOL.get(name, 0) for name in names))
 
 
-def _assert_close(a, b, rtol):
+def assert_close(a, b, rtol):
+    """Raises `Disagreement` unless an array has another's values.
+
+    Args:
+        a: Array of numbers.
+        b: Array of the same shape, the reference.
+        rtol: Relative tolerance. Integers are compared exactly.
+    """
     wide = np.result_type("complex128" if a.dtype.kind == "c" else "float64")
     exact = a.dtype.kind in "biuU" and b.dtype.kind in "biuU"
     if exact:

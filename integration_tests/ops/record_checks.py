@@ -9,6 +9,7 @@ import tinygrad
 
 import keras
 from integration_tests.ops.checks import Disagreement
+from integration_tests.ops.checks import assert_close
 from integration_tests.ops.reference import find
 from integration_tests.ops.reference import split
 from integration_tests.ops.reference import weights
@@ -63,13 +64,7 @@ def check_edge(name, args, kwargs, torch, jax, deviation=None):
         raise Disagreement(f"{len(found)} gradients, not {len(expected)}")
     for ours, theirs in zip(found, expected):
         theirs = np.float32(theirs).reshape(ours.shape)
-        _assert_close(ours, theirs, 2e-5)
-
-
-def _assert_close(a, b, rtol):
-    scale = np.max(np.abs(b[np.isfinite(b)]), initial=1.0)
-    if not np.allclose(a, b, rtol=rtol, atol=rtol * scale, equal_nan=True):
-        raise Disagreement(f"values\n{a}\nothers have\n{b}")
+        assert_close(ours, theirs, 2e-5)
 
 
 # What a wrong argument never shows, because it says nothing to a user.
@@ -114,7 +109,7 @@ def check_error(name, label, args, kwargs, raised, reference):
         a, b = np.asarray(a), np.asarray(b)
         if a.shape != b.shape:
             raise Disagreement(f"accepted: {a.shape}, numpy backend {b.shape}")
-        _assert_close(a, b, 1e-3)
+        assert_close(a, b, 1e-3)
 
 
 def _check_exception(error, label, raised):
