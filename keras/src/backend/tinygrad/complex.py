@@ -57,7 +57,7 @@ class ComplexTensor:
 
     @property
     def T(self):
-        return self.transpose()
+        return self.permute(*reversed(range(self.ndim)))
 
     def map(self, fn):
         """Applies a function of real tensors to both parts."""
@@ -93,10 +93,11 @@ class ComplexTensor:
     def reshape(self, *shape):
         return self.map(lambda x: x.reshape(*shape))
 
-    def transpose(self, *axes):
-        axes = axes or tuple(reversed(range(self.ndim)))
-        axes = axes[0] if isinstance(axes[0], (tuple, list)) else axes
+    def permute(self, *axes):
         return self.map(lambda x: x.permute(*axes))
+
+    def transpose(self, dim0=1, dim1=0):
+        return self.map(lambda x: x.transpose(dim0, dim1))
 
     def squeeze(self, axis=None):
         return self.map(lambda x: x.squeeze(axis))
@@ -195,6 +196,23 @@ class ComplexTensor:
 
     def __ne__(self, other):
         return ~_equal(self, _other(other, self))
+
+
+def by_parts(fn, *xs):
+    """Applies a linear function of real tensors to both parts of others.
+
+    Args:
+        fn: Function of as many `Tensor`s as `xs`, that returns one.
+        *xs: Tensors, all of them complex or none.
+
+    Returns:
+        Tensor, complex if `xs` are.
+    """
+    if isinstance(xs[0], ComplexTensor):
+        return ComplexTensor(
+            fn(*[x.real for x in xs]), fn(*[x.imag for x in xs])
+        )
+    return fn(*xs)
 
 
 def is_complex(x):
@@ -711,17 +729,19 @@ CREATION = {
 }
 
 
-def accept_complex(namespace):
+def accept_complex(namespace, but=()):
     """Lets the public functions of a module take complex tensors.
 
     Args:
         namespace: The module's `globals()`. Its functions are replaced by
             ones with the same signatures.
+        but: Names of functions that take complex tensors themselves.
     """
     for name, fn in list(namespace.items()):
         if (
             inspect.isfunction(fn)
             and not name.startswith("_")
+            and name not in but
             and fn.__module__.startswith(namespace["__name__"])
         ):
             namespace[name] = _accepting(name, fn)
@@ -767,11 +787,22 @@ def _apply(name, fn, args, kwargs):
     if name in TRUTH:
         args = [_truth(x) if is_complex(x) else x for x in args]
         return fn(*args, **kwargs)
+    received = [
+        f"{argument}={_described(value)}"
+        for argument, value in bound.arguments.items()
+        if _is_complex_or_dtype(value)
+    ]
     raise NotImplementedError(
         f"`{name}` does not support complex tensors with the tinygrad "
-        "backend. Take the parts with `keras.ops.real` and "
-        "`keras.ops.imag`."
+        "backend. Use the parts, `keras.ops.real` and `keras.ops.imag`, and "
+        f"real dtypes. Received: {', '.join(received)}"
     )
+
+
+def _described(x):
+    if isinstance(x, (np.ndarray, np.generic)):
+        return f"<array shape={x.shape} dtype={x.dtype}>"
+    return repr(x)
 
 
 def _truth(x):

@@ -344,19 +344,31 @@ def _python_scalar_dtype(x):
 
 
 def _common_dtype(tensors):
-    """Returns the tinygrad dtype that tensors of some dtypes get together."""
+    """Returns the name of the dtype that tensors get together."""
     names = {standardize_dtype(t.dtype) for t in tensors}
-    # Keras' promotion makes 32 bits of 64, even where all have 64.
-    name = names.pop() if len(names) == 1 else result_type(*names)
-    return to_tinygrad_dtype(name)
+    if len(names) == 1:
+        # Keras' promotion makes 32 bits of 64, even where all have 64.
+        return names.pop()
+    if names.isdisjoint(complex.PART_DTYPES):
+        return result_type(*names)
+    # Keras' promotion knows no complex dtypes.
+    double = not names.isdisjoint(("complex128", "float64"))
+    return "complex128" if double else "complex64"
+
+
+def _promote(values):
+    """Converts values to tensors of one dtype."""
+    values = [convert_to_tensor(v) for v in values]
+    dtype = _common_dtype(values)
+    return [cast(v, dtype) for v in values]
 
 
 def _stack(values, dtype):
     """Stacks a nested sequence that holds tensors."""
-    parts = [convert_to_tensor(v, dtype) for v in values]
-    dtype = _common_dtype(parts)
-    parts = [p.cast(dtype) for p in parts]
-    return parts[0].stack(*parts[1:]) if len(parts) > 1 else parts[0][None]
+    values = _promote([convert_to_tensor(v, dtype) for v in values])
+    return complex.by_parts(
+        lambda x, *xs: x.stack(*xs) if xs else x[None], *values
+    )
 
 
 def convert_to_numpy(x):
@@ -455,11 +467,12 @@ def _select(tests, branches, operands):
     def pick(*values):
         if all(v is None for v in values):
             return None
-        values = [convert_to_tensor(v) for v in values]
-        dtype = _common_dtype(values)
-        chosen = values[-1].cast(dtype)
+        return complex.by_parts(choose, *_promote(values))
+
+    def choose(*values):
+        chosen = values[-1]
         for test, value in zip(reversed(tests), reversed(values[:-1])):
-            chosen = test.where(value.cast(dtype), chosen)
+            chosen = test.where(value, chosen)
         return chosen
 
     for variable in touched.values():
@@ -532,12 +545,28 @@ def _leaves(structure):
     return [x for x in tree.flatten(structure) if x is not None]
 
 
-def _pack(structure, leaves):
-    """Puts leaves in the place of those of a structure, but `None`s."""
-    leaves = iter(leaves)
-    return tree.map_structure(
-        lambda x: None if x is None else next(leaves), structure
-    )
+def _parts(structure):
+    """Returns the leaves with two real tensors in place of each complex one.
+
+    This is what the engine works on. `_pack` puts them together again.
+    """
+    parts = []
+    for x in _leaves(structure):
+        split = isinstance(x, complex.ComplexTensor)
+        parts += [x.real, x.imag] if split else [x]
+    return parts
+
+
+def _pack(structure, parts):
+    """Puts parts in the place of those of a structure, but `None`s."""
+    parts = iter(parts)
+
+    def leaf(x):
+        if isinstance(x, complex.ComplexTensor):
+            return complex.ComplexTensor(next(parts), next(parts))
+        return None if x is None else next(parts)
+
+    return tree.map_structure(leaf, structure)
 
 
 def _scan_no_step(f, carry, xs):
@@ -546,18 +575,18 @@ def _scan_no_step(f, carry, xs):
     def zeros(dims, like):
         return convert_to_tensor(np.zeros(dims), like.dtype)
 
-    slices = [zeros(x.shape[1:], x) for x in _leaves(xs)]
+    slices = [zeros(x.shape[1:], x) for x in _parts(xs)]
     with StatelessScope():
         _, y = f(carry, _pack(xs, slices))
     y = _to_tensors(y)
-    return carry, _pack(y, [zeros((0, *x.shape), x) for x in _leaves(y)])
+    return carry, _pack(y, [zeros((0, *x.shape), x) for x in _parts(y)])
 
 
 def _scan_one_step(f, carry, xs, count):
     """Gives a scan's results the right shapes, but not their values."""
-    carry, y = f(carry, _pack(xs, [x[0] for x in _leaves(xs)]))
+    carry, y = f(carry, _pack(xs, [x[0] for x in _parts(xs)]))
     y = _to_tensors(y)
-    stacked = [x[None].expand(count, *x.shape) for x in _leaves(y)]
+    stacked = [x[None].expand(count, *x.shape) for x in _parts(y)]
     return carry, _pack(y, stacked)
 
 
@@ -565,7 +594,7 @@ def _unrolled_scan(f, carry, xs, count, reverse):
     results = []
     steps = range(count)
     for i in reversed(steps) if reverse else steps:
-        carry, result = f(carry, _pack(xs, [x[i] for x in _leaves(xs)]))
+        carry, result = f(carry, _pack(xs, [x[i] for x in _parts(xs)]))
         results.append(result)
     if reverse:
         results.reverse()
@@ -577,7 +606,7 @@ def _unrolled_scan(f, carry, xs, count, reverse):
 def _compiled_scan(f, carry, xs, count, reverse):
     """Runs a scan as one loop whose body is traced once."""
     body, step, carries = _trace_loop(f, carry, xs)
-    final, ys = run_loop(body, carries, _leaves(xs), count, reverse)
+    final, ys = run_loop(body, carries, _parts(xs), count, reverse)
     return step.finish(final), _pack(step.result, ys)
 
 
@@ -591,14 +620,15 @@ def _trace_loop(f, carry, xs):
     Returns:
         The traced body, its `_Step`, and the list of the first carries.
     """
-    carries, slices = _leaves(carry), _leaves(xs)
-    if not all(is_tensor(x) and 0 not in x.shape for x in carries + slices):
+    slices = _parts(xs)
+    if not all(
+        is_tensor(x) and 0 not in x.shape for x in _leaves(carry) + slices
+    ):
         raise _NotALoop
     variables, totals = [], []
     while True:
         step = _Step(f, carry, xs, variables)
-        values = [convert_to_tensor(v) for v in variables]
-        first = carries + values + totals
+        first = _parts(step.state) + totals
         body = trace_loop(
             step,
             [(t.shape, t.dtype) for t in first],
@@ -607,43 +637,48 @@ def _trace_loop(f, carry, xs):
         )
         if (
             not step.more_variables
-            and step.dtypes == [t.dtype for t in carries]
+            and step.dtypes
+            == [standardize_dtype(t.dtype) for t in _leaves(carry)]
             and len(step.layers) == len(totals)
         ):
             return body, step, first
         variables += step.more_variables
-        carries = [t.cast(d) for t, d in zip(carries, step.dtypes)]
+        needed = iter(step.dtypes)
+        carry = tree.map_structure(
+            lambda x: None if x is None else cast(x, next(needed)), carry
+        )
         totals = step.zeros
 
 
 class _Step:
-    """The body of a scan as a function of lists of tensors.
+    """The body of a scan as a function of lists of real tensors.
 
     Attributes:
+        state: The first carry, and the list of the first values of the
+            variables that are carried.
         more_variables: List of the variables that the body updated and that
             were not carried.
-        dtypes: List of the dtypes that the carries need.
+        dtypes: List of the names of the dtypes that the carries need.
         layers: List of the layers that added a loss, one for each loss.
         zeros: List of what the sums of those losses begin with.
         result: The structure of the body's results.
     """
 
     def __init__(self, f, carry, xs, variables):
-        self._f, self._carry, self._xs = f, carry, xs
+        self._f, self._xs = f, xs
         self._variables = variables
+        self.state = carry, [convert_to_tensor(v) for v in variables]
 
     def __call__(self, carries, slices):
         outer = get_stateless_scope() if in_stateless_scope() else None
         collect = outer is None or outer.collect_losses
-        n = len(_leaves(self._carry))
-        m = n + len(self._variables)
+        carry, values = _pack(self.state, carries)
+        before = _leaves(carry)
         with UpdateScope(collect, outer) as scope:
             scope.losses = []
-            for variable, value in zip(self._variables, carries[n:m]):
+            for variable, value in zip(self._variables, values):
                 scope.state_mapping[id(variable)] = value
-            carry, result = self._f(
-                _pack(self._carry, carries), _pack(self._xs, slices)
-            )
+            carry, result = self._f(carry, _pack(self._xs, slices))
         self.layers = [_take_loss(x) for x in scope.losses]
         self.zeros = [
             Tensor.zeros(*x.shape, dtype=x.dtype) for x in scope.losses
@@ -654,42 +689,38 @@ class _Step:
             if not any(v is known for known in self._variables)
         ]
         self.result = _to_tensors(result)
-        new_carries = _leaves(_to_tensors(carry))
-        if [t.shape for t in new_carries] != [
-            t.shape for t in carries[:n]
-        ] or not all(is_tensor(y) for y in _leaves(self.result)):
+        after = _leaves(_to_tensors(carry))
+        if [t.shape for t in after] != [t.shape for t in before] or not all(
+            is_tensor(y) for y in _leaves(self.result)
+        ):
             raise _NotALoop
-        self.dtypes = [
-            _common_dtype(pair) for pair in zip(carries, new_carries)
-        ]
-        new_carries = [
-            after.cast(before.dtype)
-            for before, after in zip(carries, new_carries)
-        ]
+        self.dtypes = [_common_dtype(pair) for pair in zip(before, after)]
+        new_carries = [cast(x, old.dtype) for x, old in zip(after, before)]
         new_values = [
             convert_to_tensor(scope.get_current_value(v), v.dtype)
             for v in self._variables
         ]
-        totals = [total + x for total, x in zip(carries[m:], scope.losses)]
-        return new_carries + new_values + totals, _leaves(self.result)
+        new_state = _parts(new_carries + new_values)
+        totals = carries[len(new_state) :]
+        totals = [total + x for total, x in zip(totals, scope.losses)]
+        return new_state + totals, _parts(self.result)
 
     def finish(self, final):
         """Takes the last values of what was carried.
 
         Args:
-            final: List of tensors, the values after the last step.
+            final: List of real tensors, the values after the last step.
 
         Returns:
             The structure of the carries. Variables have their new values,
             and layers the sum of the losses that they added.
         """
-        n = len(_leaves(self._carry))
-        m = n + len(self._variables)
-        for variable, value in zip(self._variables, final[n:m]):
+        carry, values = _pack(self.state, final)
+        for variable, value in zip(self._variables, values):
             variable.assign(value)
-        for layer, total in zip(self.layers, final[m:]):
+        for layer, total in zip(self.layers, final[len(_parts(self.state)) :]):
             layer.add_loss(total)
-        return _pack(self._carry, final)
+        return carry
 
 
 def _take_loss(loss):
@@ -711,7 +742,8 @@ def associative_scan(f, elems, reverse=False, axis=0):
 
     if not callable(f):
         raise TypeError(f"`f` should be a callable. Received: f={f}")
-    leaves = [convert_to_tensor(x) for x in tree.flatten(elems)]
+    elems = tree.map_structure(convert_to_tensor, elems)
+    leaves = _parts(elems)
     axes = [canonicalize_axis(axis, x.ndim) for x in leaves]
     counts = [x.shape[axis] for x, axis in zip(leaves, axes)]
     if len(set(counts)) > 1:
@@ -721,8 +753,7 @@ def associative_scan(f, elems, reverse=False, axis=0):
         )
 
     def combine(a, b):
-        packed = [tree.pack_sequence_as(elems, v) for v in (a, b)]
-        return [convert_to_tensor(x) for x in tree.flatten(f(*packed))]
+        return _combine_parts(f, elems, a, b)
 
     def cut(values, start, stop):
         return [
@@ -748,7 +779,22 @@ def associative_scan(f, elems, reverse=False, axis=0):
         ]
         step *= 2
     values = [x.flip(d) if reverse else x for x, d in zip(values, axes)]
-    return tree.pack_sequence_as(elems, values)
+    return _pack(elems, values)
+
+
+def _combine_parts(f, elems, a, b):
+    """Combines elements of an associative scan, given by their parts."""
+    result = _to_tensors(f(_pack(elems, a), _pack(elems, b)))
+    for x, element in zip(_leaves(result), _leaves(elems)):
+        if isinstance(x, Tensor) is not isinstance(element, Tensor):
+            raise TypeError(
+                "`associative_scan` expects `f` to return complex tensors for "
+                "complex `elems` and real ones for real `elems`. Cast `elems` "
+                "to the dtype of the result. Received: a result of dtype "
+                f"{standardize_dtype(x.dtype)} for elems of dtype "
+                f"{standardize_dtype(element.dtype)}"
+            )
+    return _parts(result)
 
 
 def while_loop(cond, body, loop_vars, maximum_iterations=None):
@@ -790,7 +836,7 @@ def _repeat(step, cond, values, limit):
     count = 0
     while True:
         values = step(values)
-        engine.realize(*[x for x in _leaves(values) if is_tensor(x)])
+        engine.realize(*[x for x in _parts(values) if is_tensor(x)])
         count += 1
         if count == limit or not bool(convert_to_tensor(cond(*values))):
             return values
@@ -827,7 +873,9 @@ def scatter(indices, values, shape):
             "`scatter` expects a shape of no negative sizes. "
             f"Received: shape={shape}"
         )
-    zeros = Tensor.zeros(*shape, dtype=values.dtype, device=values.device)
+    zeros = complex.by_parts(
+        lambda x: Tensor.zeros(*shape, dtype=x.dtype, device=x.device), values
+    )
     return scatter_update(zeros, indices, values, reduction="add")
 
 
@@ -835,10 +883,13 @@ def scatter_update(inputs, indices, updates, reduction=None):
     if reduction not in (None, "add", "max", "min", "mul"):
         raise ValueError(f"Unsupported reduction: {reduction}")
     inputs = convert_to_tensor(inputs)
-    if not isinstance(inputs, Tensor):
+    if not isinstance(inputs, Tensor) and reduction not in (None, "add"):
         raise NotImplementedError(
-            "`scatter_update` does not support complex tensors with the "
-            f"tinygrad backend. Received: inputs.shape={inputs.shape}"
+            f"`scatter_update` with reduction='{reduction}' does not support "
+            "complex tensors with the tinygrad backend. Update the parts, "
+            "`keras.ops.real` and `keras.ops.imag`, or use no reduction or "
+            f"'add'. Received: inputs.shape={inputs.shape}, "
+            f"inputs.dtype={inputs.dtype}"
         )
     indices = index_tensor(indices)
     updates = convert_to_tensor(updates, dtype=inputs.dtype)
@@ -854,11 +905,15 @@ def scatter_update(inputs, indices, updates, reduction=None):
             f"inputs.shape={inputs.shape}, indices.shape={indices.shape}, "
             f"updates.shape={updates.shape}"
         )
-    rows = inputs.reshape(math.prod(indexed), *rest)
     row = _ravel_index(indices, indexed).reshape(-1)
-    updates = updates.reshape(row.shape[0], *rest)
-    result = scatter_rows(rows, row, updates, reduction or "update")
-    return result.reshape(inputs.shape)
+
+    def update(inputs, updates):
+        rows = inputs.reshape(math.prod(indexed), *rest)
+        updates = updates.reshape(row.shape[0], *rest)
+        result = scatter_rows(rows, row, updates, reduction or "update")
+        return result.reshape(inputs.shape)
+
+    return complex.by_parts(update, inputs, updates)
 
 
 def index_tensor(indices):
@@ -896,11 +951,14 @@ def slice(inputs, start_indices, shape):
         bounds = [(a, a + n) for a, n in zip(starts, sizes)]
         return inputs.shrink(tuple(bounds))
     starts = _clamped_starts(start_indices, inputs.shape, sizes)
-    for axis, (start, size) in enumerate(zip(starts, sizes)):
-        index = start + Tensor.arange(size, dtype=start.dtype)
-        inputs = gather_rows(inputs.transpose(0, axis), index)
-        inputs = inputs.transpose(0, axis)
-    return inputs
+
+    def gather(x):
+        for axis, (start, size) in enumerate(zip(starts, sizes)):
+            index = start + Tensor.arange(size, dtype=start.dtype)
+            x = gather_rows(x.transpose(0, axis), index).transpose(0, axis)
+        return x
+
+    return complex.by_parts(gather, inputs)
 
 
 def slice_update(inputs, start_indices, updates):
@@ -921,17 +979,24 @@ def slice_update(inputs, start_indices, updates):
             (a, total - a - n)
             for a, n, total in zip(starts, updates.shape, inputs.shape)
         )
-        inside = updates.const_like(1).cast(tinygrad_dtypes.bool).pad(padding)
-        return inside.where(updates.pad(padding), inputs)
+
+        def replace(x, new):
+            inside = new.const_like(1).cast(tinygrad_dtypes.bool).pad(padding)
+            return inside.where(new.pad(padding), x)
+
+        return complex.by_parts(replace, inputs, updates)
     starts = _clamped_starts(start_indices, inputs.shape, updates.shape)
     rows = None
     for start, size, total in zip(starts, updates.shape, inputs.shape):
         index = start + Tensor.arange(size, dtype=start.dtype)
         rows = index if rows is None else rows[..., None] * total + index
-    result = scatter_rows(
-        inputs.reshape(-1), rows.reshape(-1), updates.reshape(-1), "update"
-    )
-    return result.reshape(inputs.shape)
+
+    def update(x, new):
+        new = new.reshape(-1)
+        result = scatter_rows(x.reshape(-1), rows.reshape(-1), new, "update")
+        return result.reshape(x.shape)
+
+    return complex.by_parts(update, inputs, updates)
 
 
 def _static_starts(start_indices):
@@ -1000,16 +1065,16 @@ def remat(f):
     """
 
     def rematerialized(*args, **kwargs):
-        leaves = tree.flatten((args, kwargs))
+        leaves = _parts((args, kwargs))
         inputs = [x for x in leaves if _is_plain(x)]
         boundaries = [boundary(x) for x in inputs]
         replacements = iter(boundaries)
-        args, kwargs = tree.pack_sequence_as(
+        args, kwargs = _pack(
             (args, kwargs),
             [next(replacements) if _is_plain(x) else x for x in leaves],
         )
         outputs = f(*args, **kwargs)
-        results = tree.flatten(outputs)
+        results = _parts(outputs)
         chosen = [
             i
             for i, x in enumerate(results)
@@ -1020,7 +1085,7 @@ def remat(f):
         values = rematerialize([results[i] for i in chosen], inputs, boundaries)
         for i, value in zip(chosen, values):
             results[i] = value
-        return tree.pack_sequence_as(outputs, results)
+        return _pack(outputs, results)
 
     return rematerialized
 
@@ -1035,7 +1100,8 @@ class custom_gradient:
     Args:
         fun: Function that returns `(outputs, grad_fn)`; `grad_fn(*args,
             upstream=...)` gives the gradient for each argument, `None` where
-            there is none.
+            there is none. That of a complex number has the derivatives by
+            its real and imaginary part for parts, as with torch.
     """
 
     def __init__(self, fun):
@@ -1044,12 +1110,13 @@ class custom_gradient:
     def __call__(self, *args, **kwargs):
         args = [convert_to_tensor(a) if _is_array(a) else a for a in args]
         outputs, grad_fn = self.fun(*args, **kwargs)
-        results = [convert_to_tensor(x) for x in tree.flatten(outputs)]
+        outputs = tree.map_structure(convert_to_tensor, outputs)
+        results = _parts(outputs)
         floating = [i for i, x in enumerate(results) if x.is_floating_point()]
         inputs = [
             i
             for i, a in enumerate(args)
-            if is_tensor(a) and a.is_floating_point()
+            if is_tensor(a) and _parts(a)[0].is_floating_point()
         ]
 
         def vjp(cotangents):
@@ -1057,24 +1124,35 @@ class custom_gradient:
             for i, cotangent in zip(floating, cotangents):
                 if cotangent is not None:
                     upstream[i] = cotangent
-            grads = grad_fn(
-                *args, upstream=tree.pack_sequence_as(outputs, upstream)
-            )
+            grads = grad_fn(*args, upstream=_pack(outputs, upstream))
             if not isinstance(grads, (list, tuple)):
                 grads = (grads,)
-            return [
-                None if grads[i] is None else convert_to_tensor(grads[i])
-                for i in inputs
-            ]
+            found = []
+            for i in inputs:
+                if grads[i] is None:
+                    found += [None] * len(_parts(args[i]))
+                else:
+                    found += _parts(_convert_like(grads[i], args[i]))
+            return found
 
         declared = custom_vjp(
-            [results[i] for i in floating], [args[i] for i in inputs], vjp
+            [results[i] for i in floating],
+            _parts([args[i] for i in inputs]),
+            vjp,
         )
         # Not in `results`, which `vjp` holds.
         returned = list(results)
         for i, result in zip(floating, declared):
             returned[i] = result
-        return tree.pack_sequence_as(outputs, returned)
+        return _pack(outputs, returned)
+
+
+def _convert_like(x, like):
+    """Converts to a tensor that is complex if another is, and only then."""
+    x = convert_to_tensor(x)
+    if isinstance(x, Tensor) is isinstance(like, Tensor):
+        return x
+    return cast(x, like.dtype)
 
 
 def _is_array(x):

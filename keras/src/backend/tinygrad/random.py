@@ -18,6 +18,8 @@ from tinygrad import dtypes
 
 from keras.src.backend.config import floatx
 from keras.src.backend.tinygrad import special
+from keras.src.backend.tinygrad.complex import accept_complex
+from keras.src.backend.tinygrad.complex import by_parts
 from keras.src.backend.tinygrad.core import convert_to_tensor
 from keras.src.backend.tinygrad.core import is_tensor
 from keras.src.backend.tinygrad.core import to_tinygrad_dtype
@@ -138,7 +140,7 @@ def _truncated_normal(key, shape, dtype):
 def dropout(inputs, rate, noise_shape=None, seed=None):
     inputs = convert_to_tensor(inputs)
     if rate == 1.0:
-        return inputs.const_like(0)
+        return by_parts(lambda x: x.const_like(0), inputs)
     if rate == 0.0:
         return inputs
     if noise_shape is None:
@@ -151,8 +153,12 @@ def dropout(inputs, rate, noise_shape=None, seed=None):
     # A byte for each element, in memory: whatever the kernels forward and
     # backward that need the mask, its bits are drawn once.
     mask = (bits >= round(rate * 2**32)).contiguous()
-    kept = (inputs / (1.0 - rate)).cast(inputs.dtype)
-    return mask.expand(inputs.shape).where(kept, inputs.const_like(0))
+    mask = mask.expand(inputs.shape)
+
+    def drop(x):
+        return mask.where((x / (1.0 - rate)).cast(x.dtype), x.const_like(0))
+
+    return by_parts(drop, inputs)
 
 
 def shuffle(x, axis=0, seed=None):
@@ -161,19 +167,24 @@ def shuffle(x, axis=0, seed=None):
         return x
     # A random key for each element: slices along `axis` are shuffled
     # independently of each other.
-    rows = x.transpose(axis, -1)
-    keys = _random_blocks(_key(seed), rows.shape)
+    shape = x.transpose(axis, -1).shape
+    keys = _random_blocks(_key(seed), shape)
     (order,) = host_call(
         lambda k: np.argsort(k, axis=-1).astype("int32"),
         [keys],
-        [(rows.shape, "int32")],
+        [(shape, "int32")],
         name="shuffle",
     )
-    length = rows.shape[-1]
+    length = shape[-1]
     starts = Tensor.arange(0, x.numel(), length, dtype=dtypes.int32)
     index = order.reshape(-1, length) + starts.reshape(-1, 1)
-    shuffled = gather_rows(rows.reshape(-1), index.reshape(-1))
-    return shuffled.reshape(rows.shape).transpose(axis, -1)
+
+    def take(x):
+        rows = x.transpose(axis, -1).reshape(-1)
+        shuffled = gather_rows(rows, index.reshape(-1))
+        return shuffled.reshape(shape).transpose(axis, -1)
+
+    return by_parts(take, x)
 
 
 def gamma(shape, alpha, dtype=None, seed=None):
@@ -345,3 +356,6 @@ def _finish(sample, mean, stddev, dtype):
     sample = sample * _parameter(stddev, sample.dtype)
     sample = sample + _parameter(mean, sample.dtype)
     return sample.cast(dtype).contiguous()
+
+
+accept_complex(globals(), but=("dropout", "shuffle"))

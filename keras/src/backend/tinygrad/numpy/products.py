@@ -290,6 +290,9 @@ def vectorize(pyfunc, *, excluded=None, signature=None):
 
 def _vmap(fn, in_axes):
     """Maps `fn` over the first axis of the arguments whose axis is 0."""
+    # Imported at use: the package, whose functions take complex tensors too,
+    # imports this module.
+    from keras.src.backend.tinygrad import numpy
 
     def mapped(*args):
         count = next(
@@ -299,7 +302,7 @@ def _vmap(fn, in_axes):
             fn(*[x if a is None else x[i] for x, a in zip(args, in_axes)])
             for i in range(count)
         ]
-        return tree.map_structure(lambda *xs: stack(xs), *results)
+        return tree.map_structure(lambda *xs: numpy.stack(xs), *results)
 
     return mapped
 
