@@ -246,6 +246,37 @@ def test_variables_are_carried():
     assert int(count) == 4
 
 
+@pytest.mark.parametrize("go_backwards", [False, True])
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("unroll", [False, True])
+def test_rnn(go_backwards, zeros, unroll):
+    x = draw(2, 4, 3)
+    mask = np.array([[1, 1, 0, 1], [0, 1, 0, 0]], bool)
+
+    def step(x, states):
+        z = states[0] * 1j + x
+        return z * 2, [z]
+
+    last, outputs, (state,) = backend.rnn(
+        step,
+        tensor(x),
+        [tensor(x[:, 0])],
+        mask=mask,
+        go_backwards=go_backwards,
+        zero_output_for_mask=zeros,
+        unroll=unroll,
+    )
+    z, output, expected = x[:, 0], np.zeros_like(x[:, 0]), []
+    for t in range(4)[:: -1 if go_backwards else 1]:
+        keep = mask[:, t, None]
+        z = np.where(keep, z * 1j + x[:, t], z)
+        output = np.where(keep, z * 2, 0 if zeros else output)
+        expected.append(output)
+    assert_close(outputs, np.stack(expected, 1))
+    assert_close(last, output)
+    assert_close(state, z)
+
+
 def square_of_size(z):
     return ops.sum(ops.real(z) ** 2 + ops.imag(z) ** 2)
 

@@ -5,6 +5,8 @@ from tinygrad import dtypes
 
 from keras.src import tree
 from keras.src.backend.common.stateless_scope import StatelessScope
+from keras.src.backend.tinygrad.complex import by_parts
+from keras.src.backend.tinygrad.core import cast
 from keras.src.backend.tinygrad.core import convert_to_tensor
 from keras.src.backend.tinygrad.core import scan
 from keras.src.backend.tinygrad.engine.gates import gru_gates
@@ -92,7 +94,7 @@ def rnn(
             previous, states = carry
             output, new_states = step(x, states)
             previous = tree.map_structure(
-                Tensor.zeros_like if zero_output_for_mask else _identity,
+                _zeros_like if zero_output_for_mask else _identity,
                 previous,
             )
             output = _where(keep, output, previous)
@@ -102,7 +104,7 @@ def rnn(
         with StatelessScope():
             # Only the shape of the output matters.
             output, _ = step(first, states)
-        carry = (tree.map_structure(Tensor.zeros_like, output), states)
+        carry = (tree.map_structure(_zeros_like, output), states)
         xs = (inputs, mask)
 
     carry, outputs = scan(
@@ -113,7 +115,7 @@ def rnn(
         last_output = tree.flatten(new_states)[held]
     else:
         if go_backwards:
-            outputs = tree.map_structure(lambda x: x.flip(0), outputs)
+            outputs = tree.map_structure(_flip, outputs)
         last_output = tree.map_structure(lambda x: x[-1], outputs)
     if not return_all_outputs:
         outputs = tree.map_structure(lambda x: x[None], last_output)
@@ -124,6 +126,14 @@ def rnn(
 
 def _identity(x):
     return x
+
+
+def _zeros_like(x):
+    return by_parts(Tensor.zeros_like, x)
+
+
+def _flip(x):
+    return by_parts(lambda part: part.flip(0), x)
 
 
 def _swap_batch_and_time(x):
@@ -149,7 +159,7 @@ def _where(keep, new, old):
 
     def select(new, old):
         dims = keep.shape + (1,) * (new.ndim - keep.ndim)
-        return keep.reshape(dims).where(new, old.cast(new.dtype))
+        return by_parts(keep.reshape(dims).where, new, cast(old, new.dtype))
 
     return tree.map_structure(select, new, old)
 
