@@ -121,10 +121,11 @@ def add_array_ops(add, floats, ints, everything):
         add(name, _draw_split(name == "split"), **moved)
     add("unstack", _draw_unstack, **moved)
     add("slice", _draw_slice, **moved)
-    add("slice_update", _draw_slice_update, dtypes=everything)
+    add("slice_update", _draw_slice_update, **moved)
     add("get_item", _draw_get_item, **moved)
-    add("scatter", _draw_scatter, dtypes=floats + ("int32",), spec=False)
-    add("scatter_update", _draw_scatter_update, dtypes=floats + ("int32",))
+    placed = dict(dtypes=floats + ("int32",), complex=True)
+    add("scatter", _draw_scatter, spec=False, **placed)
+    add("scatter_update", _draw_scatter_update, **placed)
     add("select", _draw_select, dtypes=floats + ints, **unseen)
     add("unravel_index", _draw_unravel_index, spec=False, **whole, **flat)
     add("rearrange", _draw_rearrange, dtypes=everything)
@@ -487,7 +488,10 @@ def _draw_scatter(d):
 
 def _draw_scatter_update(d):
     (indices, updates, shape), _ = _draw_scatter(d)
-    reduction = d.choice(None, "add", "max", "min", "mul")
+    reductions = [None, "add"]
+    if d.dtype != "complex64":
+        reductions += ["max", "min", "mul"]
+    reduction = d.choice(*reductions)
     if reduction is None:
         # Which of several updates of one place remains is not defined.
         _, first = np.unique(indices, axis=0, return_index=True)

@@ -13,18 +13,18 @@ def add_function_ops(add):
     """
     # Special values would decide how often a loop runs, or what is NaN first.
     loop = dict(dtypes=("float32",), edges=False)
-    add("map", _draw_map, **loop)
-    add("vectorized_map", _draw_vectorized_map, **loop)
-    add("scan", _draw_scan, **loop)
+    add("map", _draw_map, complex=True, **loop)
+    add("vectorized_map", _draw_vectorized_map, complex=True, **loop)
+    add("scan", _draw_scan, complex=True, **loop)
     add("associative_scan", _draw_associative_scan, **loop)
-    add("fori_loop", _draw_fori_loop, **loop)
+    add("fori_loop", _draw_fori_loop, complex=True, **loop)
     # A step that has it runs uncompiled: the host decides how often.
     add("while_loop", _draw_while_loop, compiled=False, **loop)
-    add("cond", _draw_cond, **loop)
-    add("switch", _draw_switch, **loop)
+    add("cond", _draw_cond, complex=True, **loop)
+    add("switch", _draw_switch, complex=True, **loop)
     # They make functions of values.
     add("custom_gradient", _draw_custom_gradient, spec=False, **loop)
-    add("vectorize", _draw_vectorize, spec=False, **loop)
+    add("vectorize", _draw_vectorize, spec=False, complex=True, **loop)
     add("linalg.jvp", _draw_jvp, rtol=1e-4, **loop)
     add(
         "stop_gradient",
