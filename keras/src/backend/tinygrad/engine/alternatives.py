@@ -30,7 +30,7 @@ def settle(roots):
     """Replaces values by their alternatives where those are computed anyway.
 
     Args:
-        roots: List of uops. The caller holds `lock`.
+        roots: List of uops.
 
     Returns:
         List of as many uops.
@@ -38,11 +38,12 @@ def settle(roots):
     if not _alternatives:
         return roots
     nodes = UOp.sink(*roots).toposort(enter_calls=False)
-    chosen = {
-        value: alternative
-        for value, (alternative, call) in _alternatives.items()
-        if value in nodes and call in nodes
-    }
+    with lock:
+        chosen = {
+            value: alternative
+            for value, (alternative, call) in _alternatives.items()
+            if value in nodes and call in nodes
+        }
     if not chosen:
         return roots
     # An alternative may itself be over values that have one.
