@@ -85,9 +85,10 @@ def rgb_to_grayscale(images, data_format=None):
     axis = _channels_axis(data_format)
     _check_rank(images)
     if images.shape[axis] not in (1, 3):
+        # Upstream's tests look for these words.
         raise ValueError(
-            "Images to turn gray must have three channels, or be gray with "
-            f"one. Received: images.shape={images.shape}"
+            "Invalid channel size: expected 3 (RGB) or 1 (Grayscale). "
+            f"Received: images.shape={images.shape}"
         )
     if images.shape[axis] == 1:
         return images
